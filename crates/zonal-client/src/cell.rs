@@ -8,6 +8,7 @@ pub(crate) mod call;
 pub(crate) mod known_capacities;
 pub(crate) mod map;
 pub(crate) mod options;
+pub(crate) mod outages;
 pub(crate) mod owner;
 pub(crate) mod placement;
 pub(crate) mod session;
@@ -25,6 +26,7 @@ use crate::transport::in_flight::WritesInFlight;
 use crate::transport::net::Net;
 use crate::transport::silent_servers::SilentServers;
 use map::CachedMap;
+use outages::ReportedOutages;
 use session::Links;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -38,6 +40,7 @@ pub struct Cell<N: Net> {
     pub(crate) net: N,
     pub(crate) options: ClientOptions,
     pub(crate) map: CachedMap,
+    pub(crate) outages: ReportedOutages,
     pub(crate) links: Links,
     /// Writes in flight by target.
     pub(crate) writes_in_flight: WritesInFlight,
@@ -57,6 +60,7 @@ impl<N: Net> Cell<N> {
         Self {
             net,
             map: CachedMap::new(options.cell),
+            outages: ReportedOutages::default(),
             caches: AtomicBool::new(options.cache),
             traffic: ZoneTraffic::new(options.zone),
             options,

@@ -13,6 +13,7 @@ mod read;
 mod report;
 mod seek_and_copy;
 mod send_window;
+pub(crate) mod stale_copies;
 mod statfs;
 mod storage_retry;
 mod sync;

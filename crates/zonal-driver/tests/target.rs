@@ -9,13 +9,15 @@
 mod memory;
 
 use memory::{
-    At, BLOCK, Stored, ask, begun, contents, delete_of, kill, now, object, open, read_of, write,
-    write_at,
+    At, BLOCK, Stored, ask, ask_guarded, begun, contents, delete_of, kill, map_with_target, now,
+    object, open, read_of, write, write_at,
 };
 use std::rc::Rc;
+use std::sync::Arc;
 use zonal_driver::at_once;
-use zonal_types::{ClientId, ErrorCode, Fence, HolderNumber, Incarnation, TargetId};
+use zonal_types::{ClientId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, TargetId};
 use zonal_wire::StorageRequest;
+use zonal_zonemap::MapEdit;
 
 const LARGE: usize = 64 << 10;
 
@@ -76,6 +78,66 @@ fn a_read_is_planned_again_when_its_place_was_reused_meanwhile() {
     let (_answer, bytes) = at_once(reading).unwrap().unwrap();
     assert_eq!(bytes, b"");
     assert!(driven.host().told.borrow().is_empty());
+}
+
+#[test]
+fn guarded_requests_are_carried_out_under_the_lease_only() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'1'; LARGE]);
+    let guarded = |request, payload: &[u8]| {
+        let asked = ask_guarded(&driven, Epoch(0), request, payload.to_vec());
+        at_once(asked).unwrap()
+    };
+    let refused = Err(ErrorCode::NotReady);
+    assert_eq!(guarded(write_at(1, 0), b"2"), refused);
+    assert_eq!(guarded(read_of(1, 1), b""), refused);
+    let sync = StorageRequest::Sync {
+        target: TargetId(1),
+    };
+    assert_eq!(guarded(sync, b""), refused);
+    assert_eq!(contents(&driven, 1), [b'1'; LARGE], "without a guard");
+    driven.host().lease.set(true);
+    guarded(write_at(1, 0), b"2").unwrap();
+    assert_eq!(guarded(read_of(1, 1), b"").unwrap().1, b"2");
+}
+
+#[test]
+fn a_guarded_read_that_waited_past_its_lease_gives_no_bytes() {
+    let driven = open(Stored::default());
+    let map = map_with_target();
+    let (set, epoch) = (map.sets[0].id, map.sets[0].slots[0].slot_epoch);
+    let take_out = MapEdit::TakeOut {
+        target: TargetId(1),
+    };
+    let out = map.edited(&[take_out]).unwrap().unwrap();
+    let host = driven.host();
+    host.map.replace(Some(Arc::new(map)));
+    host.lease.set(true);
+    write(&driven, 1, 0, &[b'1'; LARGE]);
+    let read = || {
+        let mut object = object(1);
+        object.set = set;
+        let (offset, length) = (0, 100);
+        let read = StorageRequest::Read {
+            object,
+            offset,
+            length,
+        };
+        ask_guarded(&driven, epoch, read, Vec::new())
+    };
+    assert_eq!(at_once(read()).unwrap().unwrap().1, [b'1'; 100]);
+
+    host.stops_at.set(Some(At::Read));
+    let paused = begun(read());
+    host.lease.set(false);
+    assert_eq!(at_once(paused).unwrap(), Err(ErrorCode::NotReady));
+
+    host.lease.set(true);
+    host.stops_at.set(Some(At::Read));
+    let paused = begun(read());
+    host.map.replace(Some(Arc::new(out)));
+    assert_eq!(at_once(paused).unwrap(), Err(ErrorCode::NotReady));
+    assert_eq!(at_once(read()).unwrap(), Err(ErrorCode::StaleEpoch));
 }
 
 #[test]

@@ -364,6 +364,7 @@ pub fn guess_layout(
         Layout {
             layout_gen: LayoutGen(1),
             components: vec![component],
+            stale: Vec::new(),
         },
         size,
     ))

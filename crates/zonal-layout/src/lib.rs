@@ -22,6 +22,7 @@ pub mod stripe;
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
 pub use new_layout::{new_layout, on_slot, with_inline};
 pub use stripe::{
-    LayoutError, Piece, check_component, component_pieces, file_offset_of, file_size_from_columns,
-    is_inline_size, object_bytes, object_count, objects, other_copies, pieces, slot_of,
+    LayoutError, Piece, check_component, component_pieces, copies_of_column, file_offset_of,
+    file_size_from_columns, is_inline_size, object_bytes, object_count, objects, other_copies,
+    pieces, slot_of,
 };

@@ -54,6 +54,7 @@ pub fn new_layout(
                 copies => Redundancy::Copies { copies, step },
             },
         }],
+        stale: Vec::new(),
     })
 }
 

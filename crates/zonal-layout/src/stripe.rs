@@ -108,6 +108,15 @@ pub fn objects(component: &Component) -> impl Iterator<Item = Column> + use<> {
     (0..object_count(component)).map(Column)
 }
 
+/// The objects of one column, its first copy first.
+pub fn copies_of_column(
+    component: &Component,
+    column: u16,
+) -> impl Iterator<Item = Column> + use<> {
+    let (copies, count) = (component.redundancy.copies(), component.count);
+    (0..copies).map(move |copy| Column(column.saturating_add(copy.saturating_mul(count))))
+}
+
 /// Number of a component's objects.
 #[must_use]
 pub fn object_count(component: &Component) -> u16 {

@@ -174,6 +174,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             allocated_delta,
         } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
         MetaRequest::TakePrivileges { who, ino } => op::setattr::take_privileges(tx, who, *ino),
+        MetaRequest::MarkStale { ino, targets } => op::stale_copies::mark(tx, *ino, targets),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

@@ -1,6 +1,6 @@
 //! The stored inode.
 //!
-//! Format 2. The record has its own inode number, so a record under a wrong key is detected.
+//! The record has its own inode number, so a record under a wrong key is detected.
 
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
@@ -9,7 +9,7 @@ use zonal_types::{
 };
 
 /// Version of the record.
-pub const INODE_FORMAT: u8 = 3;
+pub const INODE_FORMAT: u8 = 4;
 
 /// First-level directory whose entry in the root shard is not settled: it was just made, or is
 /// being removed.

@@ -80,6 +80,7 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
         | MetaRequest::SetAttr { ino, .. }
         | MetaRequest::Truncate { ino, .. }
         | MetaRequest::ReportWrite { ino, .. }
+        | MetaRequest::MarkStale { ino, .. }
         | MetaRequest::SetXattr { ino, .. }
         | MetaRequest::RemoveXattr { ino, .. }
         | MetaRequest::Parent { ino } => drop(reader.inode(*ino)),

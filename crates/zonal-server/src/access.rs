@@ -8,6 +8,9 @@
 //! | manager | `ReportLoad` | the server of that node, with a target |
 //! | manager | `Digest` | the server of that node |
 //! | manager | `ClientLost` | servers with a shard |
+//! | manager | `RenewLease` | the server of that node, with a target |
+//! | manager | `PutBack` | the server of that target's node |
+//! | manager | `TakeOut` | every member |
 //! | manager | `NodeStates`, `Events` | commands and servers |
 //! | manager | `Edit`, `Revoke`, `WantShards`, join tokens | commands |
 //! | manager | `Claim`, in the handshake | the holder of a join token |
@@ -39,6 +42,7 @@ use zonal_types::{ErrorCode, SessionId};
 use zonal_wire::{
     AdminRequest, Header, ManagerRequest, MetaRequest, ReplicaRequest, StorageRequest,
 };
+use zonal_zonemap::ZoneMap;
 
 fn permitted(may: bool) -> Result<(), ErrorCode> {
     match may {
@@ -178,8 +182,12 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
         | ManagerRequest::AddJoinToken { .. }
         | ManagerRequest::JoinTokens
         | ManagerRequest::RemoveJoinToken { .. } => peer.role == Role::Tool,
+        ManagerRequest::TakeOut { .. } => true,
+        ManagerRequest::PutBack { .. } => {
+            peer.role == Role::Server && has_role(peer, |roles| roles.storage)
+        }
         ManagerRequest::CheckClock { node, .. } => peer.role == Role::Server && peer.node == *node,
-        ManagerRequest::ReportLoad { node, .. } => {
+        ManagerRequest::ReportLoad { node, .. } | ManagerRequest::RenewLease { node } => {
             peer.role == Role::Server && peer.node == *node && has_role(peer, |roles| roles.storage)
         }
         ManagerRequest::Join {
@@ -202,6 +210,22 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
         }
     };
     permitted(may)
+}
+
+/// Checks that a peer asks to put back a target of its own.
+///
+/// # Errors
+/// `NotPermitted`.
+pub(crate) fn check_put_back(
+    peer: &Peer,
+    map: &ZoneMap,
+    request: &ManagerRequest,
+) -> Result<(), ErrorCode> {
+    let ManagerRequest::PutBack { target } = request else {
+        return Ok(());
+    };
+    let known = map.target(*target);
+    permitted(known.is_none_or(|known| known.node == peer.node))
 }
 
 #[cfg(test)]
@@ -290,6 +314,40 @@ pub(crate) mod tests {
         assert!(!may(Role::Server, "server/3?roles=meta", 3));
         assert!(!may(Role::Client, "client/a", 3));
         assert!(!may(Role::Tool, "admin/a", 3));
+    }
+
+    #[test]
+    fn only_a_targets_own_server_puts_it_back_and_every_member_has_it_taken_out() {
+        let target = zonal_types::TargetId(1);
+        let mut map = ZoneMap::new(CELL);
+        map.targets.push(zonal_zonemap::Target {
+            id: target,
+            node: NodeId(3),
+            uuid: [1; 16],
+            capacity: 1,
+            state: zonal_zonemap::TargetState::Serving,
+        });
+        let back = ManagerRequest::PutBack { target };
+        let may = |peer: &Peer, request: &ManagerRequest| {
+            let checked = check_manager(peer, request);
+            checked.and_then(|()| check_put_back(peer, &map, request))
+        };
+        let no = Err(ErrorCode::NotPermitted);
+        let renewal = ManagerRequest::RenewLease { node: NodeId(3) };
+        let out = ManagerRequest::TakeOut { target };
+        let own = peer(Role::Server, 3, Some("server/3?roles=storage"));
+        assert_eq!(may(&own, &back), Ok(()));
+        assert_eq!(may(&own, &renewal), Ok(()));
+        for other in [
+            peer(Role::Server, 4, Some("server/4?roles=storage")),
+            peer(Role::Server, 3, Some("server/3?roles=meta")),
+            peer(Role::Client, 3, Some("client/a")),
+            peer(Role::Tool, 3, Some("admin/a")),
+        ] {
+            assert_eq!(may(&other, &back), no);
+            assert_eq!(may(&other, &renewal), no);
+            assert_eq!(may(&other, &out), Ok(()));
+        }
     }
 
     #[test]

@@ -70,6 +70,7 @@ mod storage_tests;
 mod store_starts;
 mod stores;
 mod subjects;
+mod target_lease;
 mod timers;
 pub mod units;
 

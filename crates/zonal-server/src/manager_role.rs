@@ -11,9 +11,11 @@ mod event_log;
 mod join_tokens;
 mod node_admission;
 mod node_states;
+mod outages;
 mod revocation_list;
 mod shard_counts;
 
+use crate::clock;
 use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::node_clock::{self, ClockRefusal};
@@ -25,6 +27,7 @@ pub use event_log::describe as describe_event;
 pub use join_tokens::describe as describe_join_token;
 use join_tokens::{JoinTokenList, JoinTokenRefusal};
 use node_states::StateTable;
+use outages::{NodeLeases, TakeOutRefusal};
 use revocation_list::RevocationList;
 pub use revocation_list::describe as describe_revoked;
 use shard_counts::ShardCounts;
@@ -53,6 +56,7 @@ pub struct ManagerRole {
     shard_counts: ShardCounts,
     tokens: JoinTokenList,
     states: StateTable,
+    leases: NodeLeases,
     parts: Arc<ManagerParts>,
 }
 
@@ -62,6 +66,8 @@ pub struct ManagerParts {
     pub cell: CellId,
     /// Gets each durable map.
     pub published: Arc<MapCache>,
+    /// The own node of the only manager.
+    pub alone_on: Option<NodeId>,
     /// Probes servers before others take their numbers.
     pub probe: Box<dyn NodeProbe>,
     /// Slots of a new stripe set.
@@ -86,6 +92,7 @@ impl ManagerParts {
         Arc::new(Self {
             cell: config.cell,
             published,
+            alone_on: (!config.replicated).then_some(config.node),
             probe: Box::new(probe),
             set_width: config.set_width,
             subnets: config.subnets.clone(),
@@ -193,6 +200,12 @@ pub enum ManagerError {
     /// The node's zone is given by a name that tells no zone.
     #[error("{0}; give the zone by its number")]
     ZoneName(#[from] ZoneNameError),
+    /// The map has no node of this number.
+    #[error("the cell has no node {0}")]
+    UnknownNode(NodeId),
+    /// A target may serve still.
+    #[error("the target is not taken out: {0}")]
+    MayServe(#[from] TakeOutRefusal),
     /// Every number of a zone is in use.
     #[error("no number is free for a new zone")]
     ZonesFull,
@@ -253,9 +266,9 @@ impl ManagerError {
             | Self::Address(_)
             | Self::Claim(_) => ErrorCode::Invalid,
             Self::Token(error) => error.code(),
-            Self::UnknownZone(_) => ErrorCode::NotFound,
+            Self::UnknownZone(_) | Self::UnknownNode(_) => ErrorCode::NotFound,
             Self::Clock(_) => ErrorCode::Invalid,
-            Self::Moving => ErrorCode::NotReady,
+            Self::Moving | Self::MayServe(_) => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
             Self::Log(error) => error.code(),
@@ -278,6 +291,7 @@ impl ManagerRole {
             log,
             revoked,
             states,
+            leases: NodeLeases::begin(clock::instant()),
             tokens,
             shard_counts,
             core: Mutex::new(core),
@@ -514,6 +528,9 @@ impl ManagerRole {
                 }
                 reply_of(self.core().durable())
             }
+            ManagerRequest::RenewLease { node } => self.renew_lease(node)?,
+            ManagerRequest::TakeOut { target } => self.take_out(target)?,
+            ManagerRequest::PutBack { target } => self.put_back(target)?,
         })
     }
 
@@ -533,7 +550,11 @@ impl ManagerRole {
             Ok(reply)
         });
         answered.unwrap_or_else(|error| {
-            tracing::warn!(%error, "a request to the manager is refused");
+            match &error {
+                // Clients ask again and again.
+                ManagerError::MayServe(_) => tracing::debug!(%error, "refused"),
+                _ => tracing::warn!(%error, "a request to the manager is refused"),
+            }
             ManagerReply::Failed {
                 code: ErrorNumber(error.code()),
                 detail: error.to_string(),

@@ -73,6 +73,7 @@ fn manager_with(
     let parts = ManagerParts {
         cell: CELL,
         published: Arc::clone(&cache),
+        alone_on: Some(NodeId(1)),
         probe: Box::new(Arc::clone(&probe)),
         set_width: SET_WIDTH_DEFAULT,
         subnets,

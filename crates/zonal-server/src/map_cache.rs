@@ -7,15 +7,20 @@
 //! A request waits [`REQUEST_WAIT_MS`] for its fetch. After one without an answer, managers are
 //! silent: requests go on with the known map, so that a zone that is cut off serves on. A thread
 //! asks every [`SILENCE_MS`] until there is an answer.
+//!
+//! The cache has the node's lease too, under which its targets carry out guarded requests. It is
+//! counted from the sending of the question, on the monotonic clock, and only once the map here is
+//! as new as the answer. Fetches of the map do not renew it: a manager that does not lead may
+//! answer them.
 
 use crate::clock;
 use crate::join::chain;
 use crate::peers::{PeerError, Peers};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
-use zonal_types::limits::REQUEST_DEADLINE_MS;
-use zonal_types::{CellId, Instant, MapVersion};
-use zonal_wire::ManagerRequest;
+use zonal_types::limits::{REQUEST_DEADLINE_MS, TARGET_LEASE_MS};
+use zonal_types::{CellId, Instant, MapVersion, NodeId};
+use zonal_wire::{ManagerReply, ManagerRequest};
 use zonal_zonemap::{Fetch, FetchError, ZoneMap};
 
 /// Least time between two fetches.
@@ -24,6 +29,9 @@ const REFETCH_MS: u64 = 50;
 const REQUEST_WAIT_MS: u64 = 500;
 /// Time between two fetches for requests while managers are silent, ms.
 const SILENCE_MS: u64 = 2_000;
+
+/// How long each manager is waited for that is asked for the lease, ms.
+const RENEWAL_MS: u64 = 1_000;
 
 /// Source of newer maps.
 enum Origin {
@@ -41,6 +49,8 @@ pub struct MapCache {
     fetching: Mutex<FetchState>,
     /// Signalled when a fetch ends.
     fetched: Condvar,
+    /// When the question for the lease was sent that was answered last.
+    leased: Mutex<Option<Instant>>,
 }
 
 /// Why a fetch failed.
@@ -120,7 +130,57 @@ impl MapCache {
             map: RwLock::new(Arc::new(ZoneMap::unknown(cell))),
             fetching: Mutex::default(),
             fetched: Condvar::new(),
+            leased: Mutex::default(),
         }
+    }
+
+    /// True while the node's targets may carry out guarded requests. The only manager's own node
+    /// always has the lease: its map is the newest.
+    #[must_use]
+    pub fn has_lease(&self) -> bool {
+        match self.origin {
+            Origin::Here => true,
+            Origin::Managers(_) => self.has_lease_at(clock::instant()),
+        }
+    }
+
+    fn has_lease_at(&self, now: Instant) -> bool {
+        let leased = *self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        leased.is_some_and(|sent| now.ms_since(sent) < TARGET_LEASE_MS)
+    }
+
+    /// Asks the leading manager for the lease of this node; false where it is not renewed.
+    pub(crate) fn renew_lease(&self, node: NodeId) -> bool {
+        let Origin::Managers(peers) = &self.origin else {
+            return true;
+        };
+        let sent = clock::instant();
+        let request = ManagerRequest::RenewLease { node };
+        let version = match peers.manager_within(&self.current(), &request, RENEWAL_MS) {
+            Ok(ManagerReply::At { version }) => version,
+            Ok(refused) => {
+                tracing::debug!(?refused, "no lease");
+                return false;
+            }
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "no lease");
+                return false;
+            }
+        };
+        if self.current().version < version {
+            let _fetched = self.newest();
+        }
+        self.take_lease(sent, version)
+    }
+
+    /// Notes the answer to a question for the lease; false where the map here is older.
+    fn take_lease(&self, sent: Instant, version: MapVersion) -> bool {
+        if self.current().version < version {
+            return false;
+        }
+        let mut leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner);
+        *leased = (*leased).max(Some(sent));
+        true
     }
 
     /// The newest map.
@@ -266,7 +326,6 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
     use zonal_net::{Identity, Pool, PoolConfig, Role};
-    use zonal_types::NodeId;
 
     #[test]
     fn only_newer_maps_are_published() {
@@ -304,6 +363,30 @@ mod tests {
         while cache.take_turn(none, 60_000).unwrap().is_none() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_lease_runs_from_its_question_and_needs_the_map_of_its_answer() {
+        let cell = CellId([3; 16]);
+        assert!(MapCache::here(cell).has_lease(), "beside the only manager");
+        let me = Identity::new(cell, Role::Server, NodeId(9), None);
+        let pool = Arc::new(Pool::new(me, PoolConfig::default()));
+        let cache = MapCache::of_managers(cell, Arc::new(Peers::new(pool, cell)));
+        let at = |ms| Instant(0).plus_ms(ms);
+        assert!(!cache.renew_lease(NodeId(9)), "no manager");
+        assert!(!cache.has_lease());
+        let mut map = ZoneMap::new(cell);
+        map.version = MapVersion(5);
+        cache.publish(Arc::new(map));
+        assert!(!cache.has_lease(), "a newer map is no lease");
+        assert!(!cache.take_lease(at(10_000), MapVersion(6)));
+        assert!(!cache.has_lease_at(at(10_000)));
+        assert!(cache.take_lease(at(10_000), MapVersion(5)));
+        assert!(cache.has_lease_at(at(10_000 + TARGET_LEASE_MS - 1)));
+        assert!(!cache.has_lease_at(at(10_000 + TARGET_LEASE_MS)));
+        // An answer that comes late does not end the lease.
+        assert!(cache.take_lease(at(9_000), MapVersion(4)));
+        assert!(cache.has_lease_at(at(10_000 + TARGET_LEASE_MS - 1)));
     }
 
     #[test]

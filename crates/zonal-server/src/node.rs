@@ -1,7 +1,7 @@
 //! A node: hands each request to its role, measures it, and logs slow ones.
 
 use crate::access::check_admin;
-use crate::access::{check_manager, check_meta, check_replica, check_storage};
+use crate::access::{check_manager, check_meta, check_put_back, check_replica, check_storage};
 use crate::agent_role::{AgentRole, ParkedPoll};
 use crate::control::Control;
 use crate::cpu_use::CpuUse;
@@ -203,7 +203,7 @@ impl ServerNode {
         let request = ManagerRequest::from_bytes(body).ok()?;
         let (tag, name) = (request.tag(), request.name());
         let answer = match &self.manager {
-            Some(_) if let Err(code) = check_manager(peer, &request) => {
+            Some(_) if let Err(code) = self.check_manager(peer, &request) => {
                 tracing::warn!(peer = %peer.endpoint, role = ?peer.role, node = peer.node.0, request = name, "refused: not for this peer");
                 ManagerReply::Failed {
                     code: ErrorNumber(code),
@@ -222,6 +222,11 @@ impl ServerNode {
             _ => None,
         };
         Some(FinishedRequest::at_once(tag, name, failed))
+    }
+
+    fn check_manager(&self, peer: &Peer, request: &ManagerRequest) -> Result<(), ErrorCode> {
+        check_manager(peer, request)?;
+        check_put_back(peer, &self.map.current(), request)
     }
 
     /// Answers a request to the shard's replica.

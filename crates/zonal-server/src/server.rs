@@ -33,7 +33,7 @@ use crate::shard_service::ShardService;
 use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
-use crate::{revocations, root_names};
+use crate::{revocations, root_names, target_lease};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -290,7 +290,8 @@ impl Running {
 }
 
 /// Starts the threads that watch other nodes, measure the CPU's use, and fetch newer zone maps with
-/// lists of revoked credentials. Beside a zone's shard another one mirrors the root's names.
+/// lists of revoked credentials. Beside a zone's shard another one mirrors the root's names; beside
+/// a target one keeps the lease.
 fn start_periodic(
     config: &NodeConfig,
     node: &ServerNode,
@@ -318,8 +319,13 @@ fn start_periodic(
         let map = Arc::clone(&node.map);
         root_names::start(Arc::clone(&manager.peers), map)
     });
+    let leasing = node.storage.as_ref().map(|storage| {
+        let storage = Arc::clone(storage);
+        target_lease::start(config.node, storage, manager.clone())
+    });
     let keeping = revocations::start(manager, server.revoker(), Arc::clone(&node.map));
-    let threads = [watching, measuring, keeping].into_iter().chain(mirroring);
+    let threads = [watching, measuring, keeping].into_iter();
+    let threads = threads.chain(mirroring).chain(leasing);
     let threads: std::io::Result<Vec<PeriodicThread>> = threads.collect();
     threads.map_err(|source| ServerError::System {
         what: "a thread",

@@ -29,7 +29,7 @@ use zonal_meta::{RootMirror, ShardConfig};
 use zonal_types::{Codec, ErrorCode, Ino, KvRead, MapVersion, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::map_records::MAP_KEY;
-use zonal_zonemap::{EditError, MapEdit, Shard, ZoneMap};
+use zonal_zonemap::{EditError, Manager, MapEdit, Shard, ZoneMap};
 
 /// The newest map that the manager has made durable. All processes read it here.
 pub type MapCell = Rc<RefCell<Arc<ZoneMap>>>;
@@ -111,18 +111,16 @@ impl MetaNode {
         })?;
         let clock = network.clock.clone();
         let cell = map.borrow().cell;
-        let manager = (config.shard == ShardId(0)).then(|| manager::load(&disk, cell));
-        let manager = manager.transpose()?;
+        let is_root = config.shard == ShardId(0);
+        let manager = is_root.then(|| manager::load(&disk, cell)).transpose()?;
         let known = manager
             .as_ref()
-            .map(|manager| Arc::clone(manager.durable()));
+            .map(|known: &Manager| Arc::clone(known.durable()));
+        let peers = PeerCalls::new(address, network, map);
         let host = SimulatedHost {
-            peers: PeerCalls {
-                address,
-                network,
-                map,
-                leaders: Rc::default(),
-            },
+            leases: RefCell::default(),
+            began: peers.now().instant,
+            peers,
             group,
             disk,
             plant,
@@ -141,7 +139,7 @@ impl MetaNode {
                 is_new,
                 pace: ShardPace::SERVER,
             })?,
-            running: Cell::new(0),
+            running: Cell::default(),
             reply_deadlines,
             plant,
             lent: RefCell::default(),
@@ -278,6 +276,7 @@ impl MetaNode {
             return reply;
         }
         planted_bugs::change(self.plant, &mut header, &mut request);
+        let unmarked = planted_bugs::forget_mark(self.plant, &mut header, &mut request);
         let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
             self.host().peers.network.count(FaultKind::FullShard);
@@ -301,6 +300,7 @@ impl MetaNode {
         } else {
             Some(watched.await)
         };
+        let reply = reply.map(|reply| planted_bugs::pretend_mark(reply, unmarked));
         let Some(reply) = reply else {
             self.kept.borrow_mut().push(task);
             return failed(ErrorCode::TimedOut);
@@ -329,7 +329,7 @@ impl SimServer for MetaNode {
     fn handle(self: Rc<Self>, header: Header, body: Vec<u8>, _payload: Vec<u8>) -> Task<SimReply> {
         Box::pin(async move {
             let body = if header.service == Service::Manager {
-                self.host().manage(&body).to_bytes()
+                self.host().manage(&header, &body).to_bytes()
             } else {
                 match MetaRequest::from_bytes(&body) {
                     Ok(request) if self.plant == Plant::EndsOutliveSessions => {

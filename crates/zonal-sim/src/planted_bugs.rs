@@ -38,6 +38,8 @@ pub enum Plant {
     ColumnsAreMixed,
     /// Targets write a block behind the place in all copies but the first.
     CopiesAreShifted,
+    /// Shards confirm the mark of a stale copy, and do not keep it.
+    MarksAreForgotten,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -79,7 +81,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 32] = [
+pub const PLANTS: [(&str, Plant); 33] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -95,6 +97,7 @@ pub const PLANTS: [(&str, Plant); 32] = [
     ("allocated-miscounted", Plant::AllocatedIsMiscounted),
     ("columns-mixed", Plant::ColumnsAreMixed),
     ("copies-shifted", Plant::CopiesAreShifted),
+    ("marks-forgotten", Plant::MarksAreForgotten),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

@@ -28,7 +28,7 @@ use zonal_object::{
 };
 use zonal_types::limits::{BLOCK_BYTES, STORAGE_IO_BYTES_MAX};
 use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
-use zonal_wire::{ErrorNumber, Header, StorageReply, StorageRequest};
+use zonal_wire::{ErrorNumber, Header, ManagerReply, ManagerRequest, StorageReply, StorageRequest};
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that
 /// checkpoints happen.
@@ -44,6 +44,9 @@ pub const SMALL: TargetConfig = TargetConfig {
     segments: 2,
     pending_blocks_max: 64,
 };
+
+/// Time between two requests for the map, ns.
+const LEASE_EVERY: u64 = 1_000_000_000;
 
 /// Everything that a target's process needs.
 pub struct StorageParts {
@@ -61,6 +64,8 @@ pub struct StorageParts {
     pub executed_requests: Rc<ExecutedRequests>,
     /// The target's disk.
     pub disk: Rc<VirtualDisk>,
+    /// Files have copies: the target serves under leases of the manager.
+    pub has_leases: bool,
     /// The planted bug.
     pub plant: Plant,
 }
@@ -89,21 +94,18 @@ impl StorageNode {
             map,
             executed_requests,
             disk,
+            has_leases,
             plant,
         } = parts;
         let notes = disk.notes();
         let target = StorageTarget::open(config, disk.as_ref(), notes.iter().map(Vec::as_slice))?;
         let known = map.borrow().clone();
         let own = known.target(id).and_then(|own| known.node(own.node));
-        let line = PeerCalls {
-            address: own.map(|node| node.address.clone()).unwrap_or_default(),
-            network: network.clone(),
-            map,
-            leaders: Rc::default(),
-        };
+        let address = own.map(|node| node.address.clone()).unwrap_or_default();
+        let line = PeerCalls::new(address, network.clone(), map);
         let host = SimDisk {
             clock: network.clock.clone(),
-            known: RefCell::new(known),
+            known: Rc::new(RefCell::new(known)),
             disk,
             line,
             rng: RefCell::new(rng),
@@ -111,6 +113,7 @@ impl StorageNode {
             pauses: Cell::new(true),
             checkpointing: Mutex::new(()),
             is_due: Cell::new(false),
+            lease: has_leases.then(Rc::default),
         };
         let node = Self {
             driver: TargetDriver::new(id, target, host),
@@ -122,7 +125,40 @@ impl StorageNode {
         };
         let resumed = node.alone(node.driver.resume())?;
         resumed.map_err(|refused| refused.code)?;
+        if has_leases {
+            node.keep_lease();
+        }
         Ok(node)
+    }
+
+    /// Asks the manager for the map again and again, and to put the target back where it is out.
+    fn keep_lease(&self) {
+        let host = self.driver.host();
+        let (line, lease, clock) = (host.line.clone(), host.lease.clone(), self.clock.clone());
+        let (target, heard) = (self.driver.id(), host.known.clone());
+        self.clock.spawn(self.group, async move {
+            loop {
+                let map = line.map.borrow().clone();
+                let Some(own) = map.target(target) else {
+                    return;
+                };
+                let sent = line.now().instant;
+                let ask = ManagerRequest::GetMap { have: map.version };
+                let answer = line.ask_manager_as(own.node, &ask).await;
+                if answer.is_ok_and(|answer| !matches!(answer, ManagerReply::Failed { .. })) {
+                    heard.replace(line.map.borrow().clone());
+                    if let Some(lease) = &lease {
+                        lease.set(Some(sent));
+                    }
+                    if heard.borrow().is_out(target) {
+                        let back = ManagerRequest::PutBack { target };
+                        // The next round asks again.
+                        line.ask_manager_as(own.node, &back).await.ok();
+                    }
+                }
+                clock.sleep(LEASE_EVERY).await;
+            }
+        });
     }
 
     /// Runs a future to its end while no other task runs.

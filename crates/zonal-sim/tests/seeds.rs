@@ -77,6 +77,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "OwnerFollowed",
         // Of the scenario `copies` (tests/copies.rs).
         "OtherCopyAsked",
+        "TargetTakenOut",
+        "CopyMarkedStale",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
@@ -214,6 +216,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
+        // A copy that misses changes is read.
+        Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

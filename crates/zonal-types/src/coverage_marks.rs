@@ -124,6 +124,10 @@ marks! {
     WriteRepeated,
     /// A read went on to another copy.
     OtherCopyAsked,
+    /// A client's report took a target out.
+    TargetTakenOut,
+    /// A shard marked a copy as stale.
+    CopyMarkedStale,
     /// A caller with a short limit called a server that had been silent.
     SilentServerMet,
     /// An operation ended before the deadline of its request, because a server it needs did not

@@ -1,6 +1,6 @@
 //! Data types of a layout; `zonal-layout` has the arithmetic.
 
-use crate::ids::{Column, DataId, LayoutGen, StripeSetId, ZoneId};
+use crate::ids::{Column, DataId, LayoutGen, StripeSetId, TargetId, ZoneId};
 use crate::limits::{COPIES_MAX, STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 use crate::{codec_enum, codec_struct};
 
@@ -164,6 +164,9 @@ codec_struct! {
         layout_gen: LayoutGen,
         /// Sorted by start, without overlap. Empty for an inode without data.
         components: Vec<Component>,
+        /// Targets whose copies of the file are stale, in rising order: they miss changes. Each
+        /// column has a copy on another target.
+        stale: Vec<TargetId>,
     }
 }
 
@@ -171,6 +174,12 @@ impl Layout {
     /// The data ids of the file, one for each component.
     pub fn data_ids(&self) -> impl Iterator<Item = DataId> + '_ {
         self.components.iter().map(|component| component.data_id)
+    }
+
+    /// True where a target's copies of the file miss changes.
+    #[must_use]
+    pub fn is_stale(&self, target: TargetId) -> bool {
+        self.stale.binary_search(&target).is_ok()
     }
 
     /// Number of the file's first bytes that its shard stores.

@@ -46,6 +46,8 @@ limits! {
     SET_WIDTH_DEFAULT: u16 = 64, "slots";
     /// Copies of a file's columns.
     COPIES_MAX: u16 = 3, "copies";
+    /// Targets on which the copies of one file are stale.
+    STALE_TARGETS_MAX: usize = 64, "targets";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.
@@ -252,6 +254,10 @@ limits! {
     HEARTBEAT_SUSPECT_MS: u64 = 2_000, "ms";
     /// Age of an unanswered heartbeat at which its node counts as silent; also its deadline.
     HEARTBEAT_SILENT_MS: u64 = 3_000, "ms";
+    /// How long a target may carry out guarded requests, from its question for the lease on.
+    TARGET_LEASE_MS: u64 = 3_000, "ms";
+    /// How long a manager waits from its last answer for the lease until it takes a target out.
+    TARGET_LEASE_WAIT_MS: u64 = 3_500, "ms";
     /// Heartbeats of one node that wait for an answer at a time.
     HEARTBEATS_IN_FLIGHT_MAX: usize = 32, "heartbeats";
     /// Period of a node's sightings for the reporter of its zone, where nothing changes.

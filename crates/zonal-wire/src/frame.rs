@@ -7,7 +7,8 @@
 //!       6    1 service            1 meta, 2 storage, 3 manager, 4 connection (hello), 5 admin,
 //!                                  6 agent, 7 replica
 //!       7    1 kind               1 request, 2 reply
-//!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply; others 0
+//!       8    4 flags              bit 0: payload_crc is set; bit 1: room for the reply;
+//!                                  bit 2: guarded; others 0
 //!      12    4 body length        bytes of the encoded message
 //!      16    4 payload length     raw bytes behind body and TLVs
 //!      20    2 tlv length         bytes of the TLV area
@@ -57,6 +58,7 @@ const REGION: u16 = 2;
 /// Flags.
 const HAS_CRC: u32 = 1;
 const HAS_ROOM: u32 = 2;
+const IS_GUARDED: u32 = 4;
 
 /// The addressee of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,6 +168,9 @@ pub struct Header {
     pub payload_at: PayloadAt,
     /// In a request without a payload: room for the reply's payload.
     pub room: Option<Room>,
+    /// A request about a file with copies: a target carries it out only under a lease of the
+    /// manager.
+    pub is_guarded: bool,
 }
 
 impl Header {
@@ -191,6 +196,7 @@ impl Header {
             payload_crc: None,
             payload_at: PayloadAt::Inline,
             room: None,
+            is_guarded: false,
         }
     }
 
@@ -205,6 +211,7 @@ impl Header {
             payload_crc: None,
             payload_at: PayloadAt::Inline,
             room: None,
+            is_guarded: false,
             ..*self
         }
     }
@@ -240,7 +247,8 @@ impl Header {
             0
         };
         let room = if self.room.is_some() { HAS_ROOM } else { 0 };
-        (crc | room).put(&mut out);
+        let guarded = if self.is_guarded { IS_GUARDED } else { 0 };
+        (crc | room | guarded).put(&mut out);
         self.body_bytes.put(&mut out);
         self.payload_bytes.put(&mut out);
         self.tlv_bytes.put(&mut out);
@@ -290,6 +298,11 @@ impl Header {
         })
     }
 
+    fn flags_fit(&self, flags: u32) -> bool {
+        let is_known = flags & !(HAS_CRC | HAS_ROOM | IS_GUARDED) == 0;
+        is_known && (self.is_request || !self.is_guarded)
+    }
+
     fn decode_fields(from: &mut Reader<'_>) -> Result<Self, Refused> {
         if u16::get(from)? != VERSION {
             return Err(Refused::Version);
@@ -330,6 +343,7 @@ impl Header {
             },
             payload_at: PayloadAt::Inline,
             room: None,
+            is_guarded: false,
         };
         let (offset, length) = (u64::get(from)?, u32::get(from)?);
         let room = (flags & HAS_ROOM != 0).then_some(Room { offset, length });
@@ -345,6 +359,7 @@ impl Header {
             identity,
             payload_at,
             room,
+            is_guarded: flags & IS_GUARDED != 0,
             ..header
         };
         let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
@@ -356,9 +371,8 @@ impl Header {
             Some(room) => is_request && payload_bytes == 0 && room.length > 0,
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
-        let flags_fit = flags & !(HAS_CRC | HAS_ROOM) == 0;
-        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits && flags_fit;
-        match fits && identity.is_valid() {
+        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits;
+        match fits && header.flags_fit(flags) && identity.is_valid() {
             true => Ok(header),
             false => Err(Refused::Field),
         }
@@ -414,7 +428,12 @@ mod tests {
     fn headers_come_back_whole() {
         let header = sample();
         assert_eq!(Header::decode(&header.encode()), Ok(header));
-        let reply = header.reply();
+        let guarded = Header {
+            is_guarded: true,
+            ..header
+        };
+        assert_eq!(Header::decode(&guarded.encode()), Ok(guarded));
+        let reply = guarded.reply();
         assert_eq!(Header::decode(&reply.encode()), Ok(reply));
     }
 
@@ -441,6 +460,11 @@ mod tests {
         });
         let there = PayloadAt::Region { offset: 9 };
         let bad = [
+            // A guard of a reply.
+            Header {
+                is_guarded: true,
+                ..request.reply()
+            },
             // A room without bytes, in a reply, beside a payload.
             Header {
                 room: Some(Room {

@@ -158,6 +158,16 @@ codec_enum! {
         /// The clock of a node that is about to join, in milliseconds since 1970. Reply `At`;
         /// `Invalid` where it is too far from the manager's.
         CheckClock = 27 { node: NodeId, clock_ms: u64 },
+        /// Takes a target that serves no more out of service for files with copies. A client asks
+        /// it that cannot reach the target. Reply `At` where it is out. `NotReady` while its node
+        /// is not down, or may still serve under its lease.
+        TakeOut = 32 { target: TargetId },
+        /// Puts a target back into service. Only its own server may. Reply `At`.
+        PutBack = 33 { target: TargetId },
+        /// The server of a node with targets asks for its lease, from the sending of this request
+        /// on. Only the leading manager answers. Reply `At`: the lease begins once the server has
+        /// this version of the map.
+        RenewLease = 34 { node: NodeId },
     }
 }
 

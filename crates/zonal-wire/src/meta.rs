@@ -287,6 +287,11 @@ codec_enum! {
         /// Clears set-id bits and `security.capability`, as a write does. Sent before a write by
         /// `who`, who is not privileged, through a file that is open for writing. Reply `Attr`.
         TakePrivileges = 50 { who: Credentials, ino: Ino },
+        /// Marks the copies of a file on these targets as stale, before a change that leaves them
+        /// out. Each must be out of service in the map. Reply `Attr` with `data`, once the mark is
+        /// durable. Targets without a copy are skipped. `WrongTarget`: the shard's map does not
+        /// have one as out. `Io`: a column would have no copy without a mark.
+        MarkStale = 51 { ino: Ino, targets: Vec<TargetId> },
 
         /// `wait`: queues the request under `waiter` (chosen by the client, unique in the session)
         /// and replies `LockQueued`. `settled`: requests of the owner on this inode with lower

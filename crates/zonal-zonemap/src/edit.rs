@@ -1,5 +1,6 @@
 //! Edits of the map. A list of edits makes one new version, or none where an edit is refused.
 
+mod outages;
 mod partitions;
 mod stripe_sets;
 mod zones_and_nodes;
@@ -43,6 +44,17 @@ codec_enum! {
             /// Index of the slot.
             slot: u16,
             /// Its new target.
+            target: TargetId,
+        },
+        /// Takes a target out of service for files with copies: its slots are out.
+        TakeOut = 32 {
+            /// The target.
+            target: TargetId,
+        },
+        /// Puts a target that was taken out back into service. All slots of its sets get a new
+        /// epoch, so that clients look again which of their files it misses.
+        PutBack = 33 {
+            /// The target.
             target: TargetId,
         },
         /// Sets the state of a target.
@@ -299,6 +311,8 @@ impl ZoneMap {
             MapEdit::AddZone { zone, name } => self.add_zone(*zone, name),
             MapEdit::RenameZone { zone, name } => self.rename_zone(*zone, name),
             MapEdit::RemoveNode { node } => self.remove_node(*node),
+            MapEdit::TakeOut { target } => self.take_out(*target),
+            MapEdit::PutBack { target } => self.put_back(*target),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;

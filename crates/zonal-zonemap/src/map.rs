@@ -132,6 +132,9 @@ codec_enum! {
         Serving = 1,
         /// Its target is being rebuilt from the others. Reserved.
         Rebuilding = 2,
+        /// Its target may miss changes of files with copies. Their readers and writers pass it
+        /// over; files with one copy wait for it.
+        Out = 3,
     }
 }
 

@@ -6,43 +6,16 @@
 )]
 
 mod cell;
+mod copied_files;
 mod native_files;
 
 use cell::{Cell, code, kill, said, signal, zonal};
+use copied_files::{NODES, SHAPE, connect, make_dir, pattern};
 use native_files::{read, write};
 use std::time::{Duration, Instant};
-use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, Role, User, ZoneId};
 
-const MIB: usize = 1 << 20;
-/// Zones, and storage nodes of each.
-const SHAPE: (u16, u16) = (1, 3);
-const NODES: [&str; 3] = ["storage1-1", "storage1-2", "storage1-3"];
 /// A read passes over a silent copy long before the deadline of a request, 10 s.
 const SOON: Duration = Duration::from_secs(8);
-
-fn connect(cell: &Cell) -> Native {
-    let identity = Identity::new(CellId::default(), Role::Client, NodeId(0), None);
-    let manager = cell.address("manager", false).to_string();
-    Native::connect(&manager, identity, ConnectOptions::new(ZoneId(1))).unwrap()
-}
-
-fn make_dir(native: &Native, path: &str, redundancy: &str) {
-    native.mkdir(&User::root(), path, 0o755).unwrap();
-    let value = format!("unit=65536 redundancy={redundancy}");
-    let set = || native.set_xattr(&User::root(), path, b"zonal.layout", value.as_bytes());
-    // The shard may not know of all nodes yet, which have just joined.
-    let known_by = Instant::now() + SOON;
-    while set().is_err() && Instant::now() < known_by {
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    set().unwrap();
-}
-
-fn pattern(seed: usize) -> Vec<u8> {
-    (0..2 * MIB + 777)
-        .map(|at| u8::try_from(((at >> 12) * 7 + seed) % 251).unwrap())
-        .collect()
-}
 
 #[test]
 fn any_one_node_may_be_away_from_readers_of_two_copies() {

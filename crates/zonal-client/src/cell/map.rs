@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use zonal_basics::const_u32;
 use zonal_types::limits::REPLICA_ATTEMPT_MS;
 use zonal_types::{CellId, Codec, ErrorCode, Instant, MapVersion, NodeId, PartitionId, ShardId};
-use zonal_wire::{ManagerReply, Service};
+use zonal_wire::{ManagerReply, ManagerRequest, Service};
 use zonal_zonemap::{Fetch, FetchError, KnownManager, ZoneMap};
 
 /// Least time between two checks of the map after failures, ms.
@@ -199,26 +199,66 @@ impl<C: SessionOwner> Call<'_, C> {
             _ => Fetch::newer(self.cell().map()),
         };
         loop {
-            let mut header = self.header(Service::Manager);
-            if is_among_several {
-                header.deadline_ms = header.deadline_ms.min(const_u32(REPLICA_ATTEMPT_MS));
-            }
-            let message = Message {
-                node: NodeId(0),
-                header,
-                body: &fetch.request().to_bytes(),
-                payload: &[],
-                room: 0,
-            };
-            let sent = self.start(manager, message);
-            let reply = self.finish(manager, sent, None).await;
-            let reply = reply.map_err(MapFetchFailure::Silent)?;
-            let reply = ManagerReply::from_bytes(&reply.body)
-                .map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?;
-            if let Some(map) = fetch.take(reply)? {
+            let request = fetch.request();
+            let reply = self.ask_one_manager(manager, is_among_several, &request);
+            if let Some(map) = fetch.take(reply.await?)? {
                 return Ok(map);
             }
         }
+    }
+
+    async fn ask_one_manager(
+        &self,
+        manager: &str,
+        is_among_several: bool,
+        request: &ManagerRequest,
+    ) -> Result<ManagerReply, MapFetchFailure> {
+        let mut header = self.header(Service::Manager);
+        if is_among_several {
+            header.deadline_ms = header.deadline_ms.min(const_u32(REPLICA_ATTEMPT_MS));
+        }
+        let message = Message {
+            node: NodeId(0),
+            header,
+            body: &request.to_bytes(),
+            payload: &[],
+            room: 0,
+        };
+        let sent = self.start(manager, message);
+        let reply = self.finish(manager, sent, None).await;
+        let reply = reply.map_err(MapFetchFailure::Silent)?;
+        let reply = ManagerReply::from_bytes(&reply.body);
+        Ok(reply.map_err(|_error| FetchError::Decode(ErrorCode::Protocol))?)
+    }
+
+    /// Sends a request to the first manager that carries it out or refuses it. The manager that
+    /// answered last is asked first.
+    ///
+    /// # Errors
+    /// `Unreachable` where none answers; a manager's refusal.
+    pub(crate) async fn ask_manager(
+        &self,
+        request: &ManagerRequest,
+    ) -> Result<ManagerReply, ErrorCode> {
+        let cell = self.cell();
+        let managers = cell.map.manager.order(&cell.map(), &cell.options.managers);
+        let is_among_several = managers.len() > 1;
+        for manager in &managers {
+            let reply = self.ask_one_manager(manager, is_among_several, request);
+            match reply.await {
+                Ok(ManagerReply::Failed { code, .. })
+                    if !matches!(code.0, ErrorCode::NotOwner | ErrorCode::WrongTarget) =>
+                {
+                    return Err(code.0);
+                }
+                Ok(ManagerReply::Failed { .. }) | Err(_) => {}
+                Ok(reply) => {
+                    cell.map.manager.answered(manager);
+                    return Ok(reply);
+                }
+            }
+        }
+        Err(ErrorCode::Unreachable)
     }
 
     fn take_map(&self, map: Arc<ZoneMap>) -> Result<(), ErrorCode> {

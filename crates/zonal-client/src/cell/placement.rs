@@ -54,6 +54,8 @@ pub(crate) struct TargetPlace {
     pub(crate) slot: (StripeSetId, u16),
     /// Epoch of the slot.
     pub(crate) epoch: Epoch,
+    /// There are other copies: its target answers under a lease only.
+    pub(crate) is_guarded: bool,
 }
 
 impl<N: Net> Cell<N> {
@@ -107,6 +109,7 @@ impl<N: Net> Cell<N> {
             address: node.address.clone(),
             slot: (set.id, number),
             epoch: slot.slot_epoch,
+            is_guarded: component.redundancy.copies() > 1,
         })
     }
 
@@ -122,6 +125,7 @@ impl<N: Net> Cell<N> {
             address: node.address.clone(),
             slot: (StripeSetId(0), 0),
             epoch: Epoch(0),
+            is_guarded: false,
         })
     }
 }

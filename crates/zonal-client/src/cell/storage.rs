@@ -59,6 +59,7 @@ impl<C: SessionOwner> Call<'_, C> {
         header.epoch = place.epoch;
         header.identity = identity;
         header.sequence = attempt;
+        header.is_guarded = place.is_guarded;
         let mut sent = self.start(
             &place.address,
             Message {

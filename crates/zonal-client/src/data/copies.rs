@@ -6,11 +6,13 @@
 //! usual pause and the newer map come first.
 
 use crate::cell::Cell;
+use crate::cell::outages::CopyState;
 use crate::client::ClientCall;
+use crate::data::stale_copies::has_copies;
 use crate::transport::net::Net;
 use zonal_basics::to_usize;
-use zonal_layout::{Piece, object_count, other_copies};
-use zonal_types::{Column, Component, ErrorCode, FileData};
+use zonal_layout::{Piece, other_copies};
+use zonal_types::{Column, Component, ErrorCode, FileData, Layout};
 use zonal_wire::StorageRequest;
 
 /// Time after which a read that has another copy to ask goes on to it, ms.
@@ -18,9 +20,10 @@ const COPY_WAIT_MS: u64 = 500;
 
 /// The objects of a column that the attempts of a read ask in turn.
 pub(crate) struct CopyChoice {
-    copies: u16,
+    /// Copies that may be asked.
+    copies: usize,
     /// Attempts that went on to another copy.
-    turn: u16,
+    turn: usize,
     /// Any copy has the answer.
     is_free: bool,
 }
@@ -30,7 +33,7 @@ impl CopyChoice {
     pub(crate) fn new(data: &FileData, component: usize, reads: bool) -> Self {
         let component = data.layout.components.get(component);
         Self {
-            copies: component.map_or(1, |component| component.redundancy.copies()),
+            copies: component.map_or(1, |component| component.redundancy.copies().into()),
             turn: 0,
             is_free: reads,
         }
@@ -42,6 +45,11 @@ impl CopyChoice {
             request,
             StorageRequest::Read { .. } | StorageRequest::Map { .. }
         );
+    }
+
+    /// Whether any copy has the answer.
+    pub(crate) fn is_free(&self) -> bool {
+        self.is_free
     }
 
     /// Goes on to the next copy after a failed attempt. False where another one cannot help, or
@@ -64,23 +72,49 @@ impl CopyChoice {
         self.turn != 0
     }
 
-    /// The object for the next attempt, where the first asked `first`.
-    pub(crate) fn object(&self, component: &Component, first: Column) -> Column {
-        let behind = self.turn.saturating_mul(component.count);
-        let all = object_count(component).max(1);
-        Column(first.0.saturating_add(behind) % all)
+    /// The object for the next attempt of these copies, where the first asked `first`.
+    pub(crate) fn object(&mut self, copies: &[Column], first: Column) -> Column {
+        self.copies = copies.len();
+        let begin = copies.iter().position(|copy| *copy == first).unwrap_or(0);
+        let turn = begin + self.turn;
+        let next = turn.checked_rem(copies.len()).map(|at| copies[at]);
+        next.unwrap_or(first)
     }
 }
 
 impl<N: Net> Cell<N> {
+    /// The objects that have a column's bytes: copies in service, else those that miss nothing yet.
+    pub(crate) fn whole_copies(
+        &self,
+        layout: &Layout,
+        component: &Component,
+        object: Column,
+    ) -> Vec<Column> {
+        let column = object.0 % component.count.max(1);
+        let copies = zonal_layout::copies_of_column(component, column);
+        let states = copies.map(|copy| (copy, self.copy_state(layout, component, copy)));
+        let states: Vec<(Column, CopyState)> = states.collect();
+        let in_state = |wanted: CopyState| {
+            let found = states.iter().filter(move |(_, state)| *state == wanted);
+            found.map(|(copy, _)| *copy).collect::<Vec<Column>>()
+        };
+        let serving = in_state(CopyState::InService);
+        match serving.is_empty() {
+            true => in_state(CopyState::Out),
+            false => serving,
+        }
+    }
+
     /// The copy of a piece that this client reads.
-    fn nearest_copy(&self, component: &Component, piece: Piece) -> Piece {
+    fn nearest_copy(&self, layout: &Layout, component: &Component, piece: Piece) -> Piece {
         let copies = component.redundancy.copies();
         if copies < 2 {
             return piece;
         }
+        let whole = self.whole_copies(layout, component, piece.column);
         let others = other_copies(component, piece, self.set_width(component));
-        let all: Vec<Piece> = std::iter::once(piece).chain(others.flatten()).collect();
+        let all = std::iter::once(piece).chain(others.flatten());
+        let all: Vec<Piece> = all.filter(|copy| whole.contains(&copy.column)).collect();
         let now = self.net.now();
         let place = |piece: &Piece| self.place(component, piece.column).ok();
         let answers = |piece: &&Piece| {
@@ -92,7 +126,8 @@ impl<N: Net> Cell<N> {
             |piece: &&Piece| place(piece).is_some_and(|place| place.node == self.options.node);
         let spread = to_usize(self.options.client.0 % known.len().max(1) as u64);
         let own = known.iter().find(is_own);
-        *own.or_else(|| known.get(spread)).unwrap_or(&piece)
+        let any = all.first().unwrap_or(&piece);
+        *own.or_else(|| known.get(spread)).unwrap_or(any)
     }
 }
 
@@ -110,15 +145,13 @@ impl<N: Net> ClientCall<'_, N> {
         let mut pieces = self.known_pieces(data, offset, length).await?;
         for piece in &mut pieces {
             let component = &data.layout.components[piece.component];
-            *piece = self.nearest_copy(component, *piece);
+            *piece = self.nearest_copy(&data.layout, component, *piece);
         }
         Ok(pieces)
     }
 
     /// A call whose attempts wait only briefly, where the file has copies to go on to.
     pub(crate) fn until_other_copy(&self, data: &FileData) -> Option<Self> {
-        let mut components = data.layout.components.iter();
-        let has_copies = components.any(|component| component.redundancy.copies() > 1);
-        has_copies.then(|| self.briefly(COPY_WAIT_MS))
+        has_copies(data).then(|| self.briefly(COPY_WAIT_MS))
     }
 }

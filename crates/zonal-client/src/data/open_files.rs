@@ -3,6 +3,7 @@
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;
+use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::file::dirty_ranges::DirtyRanges;
 use crate::transport::mutex::lock;
@@ -19,6 +20,9 @@ const CLOSES_MAX: usize = 64;
 impl<N: Net> ClientCall<'_, N> {
     /// Counts one more open of a file and takes the shard's newest data of it.
     pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
+        if has_copies(&data) {
+            self.outages.note_copies();
+        }
         let mut files = lock(&self.files);
         let ino = attr.ino;
         let file = files
@@ -29,6 +33,7 @@ impl<N: Net> ClientCall<'_, N> {
         state.opens += 1;
         state.unsynced.tell(boot, None);
         state.refresh(attr, Some(data));
+        state.known_at = state.known_at.max(self.began_at());
         drop(state);
         file.clone()
     }
@@ -36,7 +41,8 @@ impl<N: Net> ClientCall<'_, N> {
     /// A file outside the table, for one operation on an inode that is not open.
     pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
         // Requests of an earlier file of this inode may still be in flight.
-        File::new(ino, data, self.attempts.load(Ordering::Relaxed))
+        let attempt = self.attempts.load(Ordering::Relaxed);
+        File::new(ino, data, self.began_at(), attempt)
     }
 
     /// Ends one open and flushes dirty data. The shard hears of it with the next batch of closes.
@@ -127,6 +133,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.reach(file.ino).await?;
         let outdatings = file.state().outdatings;
+        let known_at = self.map().version;
         let ino = file.ino;
         let request = MetaRequest::GetAttr { ino, data: true };
         match self.meta(&link, &request).await? {
@@ -136,6 +143,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 let mut state = file.state();
                 state.refresh(&attr, data);
+                state.known_at = state.known_at.max(known_at);
                 if state.outdatings == outdatings {
                     state.is_outdated = false;
                     self.judge_truncation(&mut state, &attr);

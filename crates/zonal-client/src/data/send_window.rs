@@ -18,6 +18,7 @@
 
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
+use crate::data::stale_copies::has_copies;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
@@ -74,10 +75,13 @@ impl<N: Net> ClientCall<'_, N> {
 
     async fn try_pieces_of(&self, file: &File<N>, batch: &Batch) -> Result<Vec<Piece>, ErrorCode> {
         self.freshen(file).await?;
-        let data = file.state().data.clone();
+        let data = self.marked_data(file).await?;
         let mut pieces = Vec::with_capacity(batch.runs().len());
         for (at, run) in batch.runs() {
             pieces.extend(self.pieces_to_write(&data, *at, run.len() as u64).await?);
+        }
+        if has_copies(&data) {
+            self.leave_out_stale(file, &mut pieces).await?;
         }
         Ok(pieces)
     }
@@ -90,13 +94,13 @@ impl<N: Net> ClientCall<'_, N> {
         batch: &Arc<Batch>,
         pieces: Vec<Piece>,
     ) -> Result<(), ErrorCode> {
-        let (data, overlapping) = {
+        let (data, known_at, overlapping) = {
             let state = file.state();
             let others = state.inflight.len() - 1;
             let mut others = state.inflight.iter().take(others);
             let last = others.rposition(|other| other.batch.overlaps(batch));
             let count = last.map_or(0, |last| last + 1);
-            (state.data.clone(), count)
+            (state.data.clone(), state.known_at, count)
         };
         let mut done = self.finish_oldest(file, overlapping).await;
         let mut parts = Vec::new();
@@ -104,7 +108,8 @@ impl<N: Net> ClientCall<'_, N> {
             let Some(first) = pieces.first() else {
                 continue;
             };
-            match self.place(&data.layout.components[first.component], first.column) {
+            let component = &data.layout.components[first.component];
+            match self.place_known(known_at, component, first.column) {
                 Ok(place) => {
                     while self.writes_in_flight.is_full(place.target)
                         && file.state().inflight.len() > 1
@@ -208,7 +213,9 @@ impl<N: Net> ClientCall<'_, N> {
                     pending,
                     ticket,
                 } = part;
-                let outcome = match self.storage_reply(&place, pending, None).await {
+                let brief = self.until_outage(&file.state().data, 0);
+                let call = brief.as_ref().unwrap_or(self);
+                let outcome = match call.storage_reply(&place, pending, None).await {
                     Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
                     Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
                 };
@@ -287,6 +294,8 @@ impl<N: Net> ClientCall<'_, N> {
                 *allocated = allocated.saturating_add(allocated_delta);
                 return Ok(());
             }
+            // A copy that is stale by now: the other ones have the pieces.
+            Ok((StorageReply::Done, ..)) => return Ok(()),
             Ok(_other) => ErrorCode::Protocol,
             Err(code) => code,
         };

@@ -43,6 +43,7 @@ fn place_of(target: &Target, node: &Node) -> TargetPlace {
         address: node.address.clone(),
         slot: (zonal_types::StripeSetId(0), 0),
         epoch: zonal_types::Epoch(0),
+        is_guarded: false,
     }
 }
 

@@ -1,15 +1,19 @@
 //! Requests to targets: sends in parallel and retries failures.
 
 use crate::cell::call::SentRequest;
+use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
+use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
-use zonal_types::{Column, ErrorCode, Incarnation, Instant, TargetId};
+use zonal_types::{
+    Column, Component, ErrorCode, FileData, Incarnation, Instant, MapVersion, TargetId,
+};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
 /// Makes a request for an object; each attempt calls it anew.
@@ -65,8 +69,10 @@ impl<N: Net> ClientCall<'_, N> {
         let mut choice = CopyChoice::new(&file.state().data, component, out.is_some());
         // For earlier attempts: only reads have an output buffer.
         let mut is_change = out.is_none();
-        // Incarnation of the last attempt, where this call made it.
+        // Incarnation of the last attempt, where this call made it, and its target.
         let mut incarnation = None;
+        let mut asked: Option<TargetId> = None;
+        let mut attempts = 0;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // The earlier attempt was made under locks that others have got.
@@ -78,6 +84,9 @@ impl<N: Net> ClientCall<'_, N> {
             {
                 if is_change && may_come_late(code) {
                     self.number_anew(file);
+                }
+                if let Some(target) = asked.filter(|_| !choice.is_free()) {
+                    self.note_silence(file, target, code).await;
                 }
                 let tried = (incarnation, deadline);
                 self.prepare_retry(file, code, follows_truncations, tried)
@@ -94,38 +103,109 @@ impl<N: Net> ClientCall<'_, N> {
             if is_change && file.state().failures.forfeits() != forfeits {
                 return Err(ErrorCode::Io);
             }
-            let data = file.state().data.clone();
-            let component = data
-                .layout
-                .components
-                .get(component)
-                .ok_or(ErrorCode::Stale)?;
-            let column = choice.object(component, column);
-            let place = match self.place(component, column) {
-                Ok(place) => place,
+            let (data, known_at) = {
+                let state = file.state();
+                (state.data.clone(), state.known_at)
+            };
+            let components = &data.layout.components;
+            let component = components.get(component).ok_or(ErrorCode::Stale)?;
+            let made = self.make_for_copy((&data, known_at), component, column, make, &mut choice);
+            let (place, request) = match made {
+                Ok((place, _)) if self.is_left_out(file, component, column, &choice).await? => {
+                    return Ok((StorageReply::Done, 0, place.target));
+                }
+                Ok(made) => made,
                 Err(code) => {
                     failed = Some(code);
                     continue;
                 }
             };
-            let request = make(Self::object(&data, component, column, &place));
-            let pieces = [payload];
-            let pieces = if payload.is_empty() {
-                &[][..]
-            } else {
-                &pieces[..]
-            };
             is_change = request.changes_range();
-            choice.answers(&request);
             incarnation = Some(self.identity_for(file.ino).incarnation);
-            let pending = self.start_change(file, &place, &request, pieces);
-            match self
-                .storage_reply(&place, pending, out.as_deref_mut())
-                .await
-            {
+            asked = Some(place.target);
+            let brief = self.until_outage(&data, attempts);
+            attempts += 1;
+            let call = brief.as_ref().unwrap_or(self);
+            let made = (&place, &request);
+            match call.attempt(file, made, payload, out.as_deref_mut()).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
+        }
+    }
+
+    /// Sends one attempt and takes its reply.
+    async fn attempt(
+        &self,
+        file: &File<N>,
+        (place, request): (&TargetPlace, &StorageRequest),
+        payload: &[u8],
+        out: Option<&mut [u8]>,
+    ) -> Result<(StorageReply, usize), ErrorCode> {
+        let payload = match payload {
+            [] => &[][..],
+            payload => &[payload][..],
+        };
+        let pending = self.start_change(file, place, request, payload);
+        self.storage_reply(place, pending, out).await
+    }
+
+    /// The request of the next attempt, and its place: for its own object, or for a copy in service
+    /// where any has the answer.
+    fn make_for_copy(
+        &self,
+        (data, known_at): (&FileData, MapVersion),
+        component: &Component,
+        column: Column,
+        make: MakeRequest<'_>,
+        choice: &mut CopyChoice,
+    ) -> Result<(TargetPlace, StorageRequest), ErrorCode> {
+        let made_for = |column| {
+            let place = self.place_known(known_at, component, column)?;
+            let request = make(Self::object(data, component, column, &place));
+            Ok((place, request))
+        };
+        let own = made_for(column)?;
+        choice.answers(&own.1);
+        if !choice.is_free() || component.redundancy.copies() < 2 {
+            return Ok(own);
+        }
+        let whole = self.whole_copies(&data.layout, component, column);
+        match choice.object(&whole, column) {
+            other if other != column => made_for(other),
+            _own => Ok(own),
+        }
+    }
+
+    /// Whether a change leaves this copy out. A copy whose target is out is marked first.
+    async fn is_left_out(
+        &self,
+        file: &File<N>,
+        component: &Component,
+        column: Column,
+        choice: &CopyChoice,
+    ) -> Result<bool, ErrorCode> {
+        if choice.is_free() || component.redundancy.copies() < 2 {
+            return Ok(false);
+        }
+        let layout = file.state().data.layout.clone();
+        if self.copy_state(&layout, component, column) == CopyState::Out {
+            let target = self.place(component, column)?.target;
+            self.mark_stale(file, vec![target]).await?;
+        }
+        let layout = file.state().data.layout.clone();
+        Ok(self.copy_state(&layout, component, column) == CopyState::Stale)
+    }
+
+    /// Reports a target that keeps a change from its copy.
+    async fn note_silence(&self, file: &File<N>, target: TargetId, code: ErrorCode) {
+        let is_silent = matches!(
+            code,
+            ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady
+        );
+        let data = file.state().data.clone();
+        if is_silent && has_copies(&data) {
+            self.report_outage(target).await;
         }
     }
 
@@ -139,7 +219,14 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         match code {
             ErrorCode::StaleTruncate if follows_truncations => self.refetch(file).await.map(drop),
-            ErrorCode::StaleEpoch | ErrorCode::WrongTarget => self.try_refresh_map().await,
+            ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
+                self.try_refresh_map().await?;
+                let data = file.state().data.clone();
+                match has_copies(&data) {
+                    true => self.refetch(file).await.map(drop),
+                    false => Ok(()),
+                }
+            }
             // Its server may have come up at another address.
             ErrorCode::Unreachable | ErrorCode::TimedOut => {
                 self.check_map().await;
@@ -195,6 +282,21 @@ impl<N: Net> ClientCall<'_, N> {
         state.attempt = attempt;
     }
 
+    /// A file's state with all marks, also of the targets that are out now: a change of all its
+    /// objects leaves them out.
+    async fn marked_data_for_all(
+        &self,
+        file: &File<N>,
+    ) -> Result<(FileData, MapVersion), ErrorCode> {
+        let data = self.marked_data(file).await?;
+        let out = self.unmarked_outages(&data);
+        if !out.is_empty() {
+            self.mark_stale(file, out).await?;
+        }
+        let state = file.state();
+        Ok((state.data.clone(), state.known_at))
+    }
+
     /// Sends the same request to every column of the file in parallel. Returns the replies with
     /// their targets, and an error if one is missing.
     pub(crate) async fn all_columns(
@@ -202,11 +304,19 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         make: MakeRequest<'_>,
     ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
-        let data = file.state().data.clone();
+        let marked = self.marked_data_for_all(file).await;
+        let (data, known_at) = match marked {
+            Ok(known) => known,
+            Err(code) => return (Vec::new(), Err(code)),
+        };
         let mut started = Vec::new();
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in zonal_layout::objects(component) {
-                let first = self.place(component, column).map(|place| {
+                if self.copy_state(&data.layout, component, column) == CopyState::Stale {
+                    continue;
+                }
+                let first = self.place_known(known_at, component, column);
+                let first = first.map(|place| {
                     let request = make(Self::object(&data, component, column, &place));
                     let pending = self.start_change(file, &place, &request, &[]);
                     (place, pending)

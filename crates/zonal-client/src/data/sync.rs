@@ -2,15 +2,16 @@
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;
+use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::file::unsynced_closed_files::{LEFT_BEHIND_MAX, UnsyncedClosedFiles};
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::file::write_failures::ReportedFailures;
 use crate::transport::mutex::lock;
 use crate::transport::net::{Net, NetFailure};
-use crate::transport::retry::leaves_gathered;
+use crate::transport::retry::{RETRY_MS, leaves_gathered};
 use std::sync::Arc;
-use zonal_types::{ErrorCode, Ino, kept_of};
+use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl<N: Net> ClientCall<'_, N> {
@@ -53,6 +54,8 @@ impl<N: Net> ClientCall<'_, N> {
             state.unsynced.append(left);
             state.unsynced.take_targets()
         };
+        // The other copies have these writes.
+        let left_out = self.leave_out_unsynced(file, &mut unsynced).await;
         // Targets and shard flush their logs in parallel.
         let syncing = self.start_sync(&unsynced.targets());
         let reported = self.send_reports(file, true).await;
@@ -64,7 +67,14 @@ impl<N: Net> ClientCall<'_, N> {
             // After a report that no shard took within the deadline, no further request is sent.
             Err(_code) => Ok(()),
         };
-        let synced = self.finish_sync(syncing, &mut unsynced).await;
+        let copies = has_copies(&file.state().data);
+        let synced = self.finish_sync(syncing, &mut unsynced, copies).await;
+        let synced = left_out.and(match synced {
+            Err(code) if leaves_gathered(code) && copies => {
+                self.sync_copies(file, &mut unsynced, code).await
+            }
+            synced => synced,
+        });
         let mut state = file.state();
         // Targets that could not be reached remain.
         state.unsynced.append(unsynced);
@@ -215,7 +225,7 @@ impl<N: Net> ClientCall<'_, N> {
         }
         let (closed, before) = self.left_unsynced();
         unsynced.append(closed);
-        let synced = self.sync_targets(&mut unsynced).await;
+        let synced = self.sync_files(&open, &before, &mut unsynced).await;
         if let Err(code) = synced
             && !leaves_gathered(code)
         {
@@ -259,6 +269,63 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         failed.map_or(synced, Err)
+    }
+
+    /// Makes the writes of several files durable. A file with copies passes over a target that is
+    /// out. A target with a file's only copy is asked again until the deadline.
+    async fn sync_files(
+        &self,
+        open: &[(Arc<File<N>>, UnsyncedWrites)],
+        closed: &UnsyncedClosedFiles,
+        unsynced: &mut UnsyncedWrites,
+    ) -> Result<(), ErrorCode> {
+        if !self.outages.has_seen_copies() {
+            return self.sync_targets(unsynced, false).await;
+        }
+        let deadline = self.deadline();
+        loop {
+            let map = self.map();
+            for target in unsynced.targets() {
+                if map.is_out(target) && self.is_left_out_by_all(target, open, closed).await? {
+                    unsynced.forget(target);
+                }
+            }
+            match self.sync_targets(unsynced, true).await {
+                Err(code) if leaves_gathered(code) && !self.is_over(deadline) => {
+                    self.sleep(RETRY_MS.1).await;
+                }
+                synced => return synced,
+            }
+        }
+    }
+
+    /// Marks the copies on a target of all files with unsynced writes there. True where no file
+    /// has its only copy there.
+    async fn is_left_out_by_all(
+        &self,
+        target: TargetId,
+        open: &[(Arc<File<N>>, UnsyncedWrites)],
+        closed: &UnsyncedClosedFiles,
+    ) -> Result<bool, ErrorCode> {
+        // Of forgotten files nobody knows the copies.
+        let mut all = !closed.forgotten.contains(&target);
+        for (file, own) in open
+            .iter()
+            .filter(|(_, own)| own.targets().contains(&target))
+        {
+            let mut own = own.clone();
+            self.leave_out_unsynced(file, &mut own).await?;
+            all &= !own.targets().contains(&target);
+        }
+        let closed = closed.files.iter();
+        for (ino, _) in closed.filter(|(_, own)| own.targets().contains(&target)) {
+            all &= match self.mark_closed(*ino, target).await {
+                // Removed: nothing is owed.
+                Err(ErrorCode::Stale | ErrorCode::NotFound) => true,
+                marked => marked?,
+            };
+        }
+        Ok(all)
     }
 
     /// Flushes a file; returns also its unsynced targets. No fsync of the file is in flight then.

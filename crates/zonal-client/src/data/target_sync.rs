@@ -3,11 +3,16 @@
 use crate::cell::call::SentRequest;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
+use crate::data::stale_copies::has_copies;
+use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, leaves_gathered};
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
+
+/// How long the first flush of a copy's target is waited for before its silence is reported, ms.
+const SYNC_WAIT_MS: u64 = 3_000;
 
 /// A Sync request to one target.
 pub(crate) struct PendingSync<N: Net> {
@@ -16,13 +21,41 @@ pub(crate) struct PendingSync<N: Net> {
 }
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Makes the acknowledged writes of these targets durable, in parallel.
+    /// Makes the acknowledged writes of these targets durable, in parallel. `copies`: files among
+    /// them have copies, so that a target that is out is not waited for.
     pub(crate) async fn sync_targets(
         &self,
         unsynced: &mut UnsyncedWrites,
+        copies: bool,
     ) -> Result<(), ErrorCode> {
         let started = self.start_sync(&unsynced.targets());
-        self.finish_sync(started, unsynced).await
+        self.finish_sync(started, unsynced, copies).await
+    }
+
+    /// Makes the writes of a file with copies durable whose targets did not answer (`code`). The
+    /// copies on those that go out are marked, and owe nothing. The others are asked again until
+    /// the deadline.
+    pub(crate) async fn sync_copies(
+        &self,
+        file: &File<N>,
+        unsynced: &mut UnsyncedWrites,
+        mut code: ErrorCode,
+    ) -> Result<(), ErrorCode> {
+        let deadline = self.deadline();
+        loop {
+            self.leave_out_unsynced(file, unsynced).await?;
+            if unsynced.targets().is_empty() {
+                return Ok(());
+            }
+            if self.is_over(deadline) || !has_copies(&file.state().data) {
+                return Err(code);
+            }
+            self.sleep(RETRY_MS.1).await;
+            match self.sync_targets(unsynced, true).await {
+                Err(passing) if leaves_gathered(passing) => code = passing,
+                synced => return synced,
+            }
+        }
     }
 
     /// Sends Sync to targets; [`Self::finish_sync`] takes the replies.
@@ -40,17 +73,21 @@ impl<N: Net> ClientCall<'_, N> {
         targets.iter().map(start).collect()
     }
 
-    /// Waits for all replies and retries failures until the deadline. Targets that are durable, or
+    /// Waits for all replies and retries failures until the deadline, with `copies` until the
+    /// target is out. Targets that are durable, or
     /// that lost bytes (`Io`, once), leave `unsynced`.
     pub(crate) async fn finish_sync(
         &self,
         started: Vec<PendingSync<N>>,
         unsynced: &mut UnsyncedWrites,
+        copies: bool,
     ) -> Result<(), ErrorCode> {
         let mut failed = None;
         for PendingSync { target, started } in started {
+            let brief = copies.then(|| self.briefly(SYNC_WAIT_MS));
+            let call = brief.as_ref().unwrap_or(self);
             let mut outcome = match started {
-                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
+                Ok((place, pending)) => call.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),
             };
             let deadline = self.deadline();
@@ -59,6 +96,12 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady)
             ) && !self.is_over(deadline)
             {
+                if copies {
+                    self.report_outage(target).await;
+                    if self.map().is_out(target) {
+                        break;
+                    }
+                }
                 self.sleep(RETRY_MS.1).await;
                 outcome = match self.target_place(target) {
                     Ok(place) => {

@@ -103,6 +103,11 @@ impl UnsyncedWrites {
         });
     }
 
+    /// Forgets the acknowledgements of a target.
+    pub(crate) fn forget(&mut self, target: TargetId) {
+        self.targets.remove(&target);
+    }
+
     /// A copy with the targets only.
     pub(crate) fn of_targets(&self) -> Self {
         Self {

@@ -1,9 +1,13 @@
 //! Admission: whether the target carries a request out at all. The target must serve, and the
 //! sender must know the slot as it is.
+//!
+//! A guarded request also needs the host's lease. The lease is looked at before the slot: the host
+//! has it only with a map that is as new. A request that is sent to a paused target arrives after
+//! the pause, and finds no lease. A read that is paused itself is checked again at its end.
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_types::ErrorCode;
-use zonal_wire::{Header, StorageReply, StorageRequest};
+use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 use zonal_zonemap::{SlotClaim, SlotVerdict};
 
 /// The reason why a request is not carried out at all.
@@ -36,9 +40,46 @@ impl<H: TargetHost> TargetDriver<H> {
             let detail = format!("target {id} does not serve until it is restarted: {why}");
             return Err(Refused::new(ErrorCode::Io, detail).into());
         }
+        self.check_lease(header)?;
         self.check_slot(header, request).await?;
         refuse_conditions(request).map_err(Refused::from)?;
         Ok(())
+    }
+
+    /// Refuses a guarded request while the host has no lease.
+    fn check_lease(&self, header: &Header) -> Result<(), Refused> {
+        if !header.is_guarded || self.host.has_lease() {
+            return Ok(());
+        }
+        let detail = format!(
+            "target {} has no lease of the manager to serve files with copies",
+            self.id
+        );
+        Err(Refused::new(ErrorCode::NotReady, detail))
+    }
+
+    /// Checks a guarded request again when its reply is made. It may have waited so long that the
+    /// target was taken out meanwhile, and even has a new lease.
+    pub(super) fn check_again(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+    ) -> Result<(), Refused> {
+        if !header.is_guarded {
+            return Ok(());
+        }
+        self.check_lease(header)?;
+        let Some(object) = request.object() else {
+            return Ok(());
+        };
+        let verdict = self.host.map().judge_slot(self.id, claim(header, object));
+        match verdict {
+            SlotVerdict::Current => Ok(()),
+            _ => {
+                let detail = "the slot has changed while the request was carried out";
+                Err(Refused::new(ErrorCode::NotReady, detail))
+            }
+        }
     }
 
     /// Checks that the request means this target, and that its sender knows the slot's present
@@ -55,12 +96,7 @@ impl<H: TargetHost> TargetDriver<H> {
         let Some(object) = request.object() else {
             return Ok(());
         };
-        let claim = SlotClaim {
-            set: object.set,
-            slot: object.slot,
-            epoch: header.epoch,
-            map_version: header.map_version,
-        };
+        let claim = claim(header, object);
         let mut map = self.host.map();
         let mut verdict = map.judge_slot(self.id, claim);
         if verdict == SlotVerdict::Newer {
@@ -86,6 +122,16 @@ impl<H: TargetHost> TargetDriver<H> {
             // The sender may be right, but nobody gives us a map that new.
             SlotVerdict::Newer => Err(Refused::from(ErrorCode::NotReady).into()),
         }
+    }
+}
+
+/// The slot as the sender knows it.
+fn claim(header: &Header, object: &ObjectRef) -> SlotClaim {
+    SlotClaim {
+        set: object.set,
+        slot: object.slot,
+        epoch: header.epoch,
+        map_version: header.map_version,
     }
 }
 

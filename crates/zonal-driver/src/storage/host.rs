@@ -139,6 +139,10 @@ pub trait TargetHost {
     /// The reason why the host takes no changes any more, where it does not.
     fn failure(&self) -> Option<String>;
 
+    /// True while the target may serve files with copies: it is taken out only after the lease. The
+    /// map known here is as new as the manager's answer that gave the lease.
+    fn has_lease(&self) -> bool;
+
     /// The newest map known here.
     fn map(&self) -> Arc<ZoneMap>;
 

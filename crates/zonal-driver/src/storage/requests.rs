@@ -58,7 +58,11 @@ impl<H: TargetHost> TargetDriver<H> {
         payload: &[u8],
         reply: &mut impl ReplyRoom,
     ) -> Result<StorageReply, Refused> {
-        let answer = self.carry_out(from, request, payload, reply).await;
+        let mut answer = self.carry_out(from, request, payload, reply).await;
+        if answer.is_ok() && shows_contents(request) {
+            let checked = self.check_again(from.0, request);
+            answer = checked.and(answer);
+        }
         answer.inspect_err(|_refused| reply.cut(0))
     }
 
@@ -258,6 +262,14 @@ impl<H: TargetHost> TargetDriver<H> {
         };
         zonal_object::prefetch(self.host.store(), named(object).0, &ranges);
     }
+}
+
+/// True for requests whose reply must not be older than the lease.
+fn shows_contents(request: &StorageRequest) -> bool {
+    matches!(
+        request,
+        StorageRequest::Read { .. } | StorageRequest::Map { .. } | StorageRequest::Stat { .. }
+    )
 }
 
 /// The object that a request means, and the last truncation that its sender knows.

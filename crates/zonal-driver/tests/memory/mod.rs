@@ -16,11 +16,11 @@ use zonal_driver::storage::{
 };
 use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Column, DataId, ErrorCode, Fence, HolderNumber, Incarnation,
-    KvChange, KvRead, MapVersion, ShardId, StripeSetId, TargetId,
+    CellId, ClientId, ClientIdentity, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber,
+    Incarnation, KvChange, KvRead, MapVersion, NodeId, ShardId, StripeSetId, TargetId, ZoneId,
 };
-use zonal_wire::{Header, ObjectRef, Service, StorageReply, StorageRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_wire::{Header, JoinTarget, ObjectRef, Service, StorageReply, StorageRequest};
+use zonal_zonemap::{MapEdit, ZoneMap};
 
 pub const BLOCK: usize = 4096;
 /// Two segments of 1 MiB, and few pending blocks.
@@ -54,6 +54,9 @@ pub struct Memory {
     /// The next call of this kind waits, until this is cleared.
     pub stops_at: Cell<Option<At>>,
     pub log_fails: Cell<bool>,
+    pub lease: Cell<bool>,
+    /// The map, where it is not an empty one.
+    pub map: RefCell<Option<Arc<ZoneMap>>>,
     /// The first segment that cannot be made.
     pub full_from: Cell<Option<u32>>,
     /// Work of another thread while the space below is looked at.
@@ -193,8 +196,13 @@ impl TargetHost for Memory {
         None
     }
 
+    fn has_lease(&self) -> bool {
+        self.lease.get()
+    }
+
     fn map(&self) -> Arc<ZoneMap> {
-        Arc::new(ZoneMap::new(CELL))
+        let map = self.map.borrow().clone();
+        map.unwrap_or_else(|| Arc::new(ZoneMap::new(CELL)))
     }
 
     async fn map_at_least(&self, _version: MapVersion) -> Arc<ZoneMap> {
@@ -280,7 +288,46 @@ pub fn kill(driven: &Driven) -> Stored {
 
 /// A request of client 5.
 pub async fn ask(driven: &Driven, request: StorageRequest, payload: Vec<u8>) -> Answer {
+    let header = Header::request(Service::Storage, CELL);
+    ask_with(driven, header, request, payload).await
+}
+
+/// A request of client 5 about a file with copies.
+pub async fn ask_guarded(
+    driven: &Driven,
+    epoch: Epoch,
+    request: StorageRequest,
+    payload: Vec<u8>,
+) -> Answer {
     let mut header = Header::request(Service::Storage, CELL);
+    header.is_guarded = true;
+    header.epoch = epoch;
+    ask_with(driven, header, request, payload).await
+}
+
+/// A map in which this target is alone in a set.
+pub fn map_with_target() -> ZoneMap {
+    let join = MapEdit::Join {
+        node: NodeId(1),
+        zone: ZoneId(1),
+        zone_name: String::new(),
+        address: "127.0.0.1:7001".into(),
+        shard: None,
+        targets: vec![JoinTarget {
+            target: TARGET,
+            uuid: [7; 16],
+            capacity: 1 << 30,
+        }],
+    };
+    ZoneMap::new(CELL).edited(&[join]).unwrap().unwrap()
+}
+
+async fn ask_with(
+    driven: &Driven,
+    mut header: Header,
+    request: StorageRequest,
+    payload: Vec<u8>,
+) -> Answer {
     if request.object().is_some() {
         header.identity = ClientIdentity {
             client: ClientId(5),

@@ -24,6 +24,7 @@ pub mod remove;
 pub mod rename;
 pub mod rmdir;
 pub mod setattr;
+pub mod stale_copies;
 pub mod statfs;
 pub mod tmpfile;
 pub mod truncate;

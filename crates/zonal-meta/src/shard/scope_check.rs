@@ -435,6 +435,7 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::SetXattr { ino, .. }
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::DisownBehind { ino, .. }
+            | MetaRequest::MarkStale { ino, .. }
             | MetaRequest::TakePrivileges { ino, .. }
             | MetaRequest::Lock { ino, .. }
             | MetaRequest::TakeLease { ino, .. }

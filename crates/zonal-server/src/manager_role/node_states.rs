@@ -206,6 +206,12 @@ impl ManagerRole {
         })
     }
 
+    /// True where heartbeats have a node as down.
+    pub(super) fn is_down(&self, node: NodeId) -> bool {
+        let table = self.states.at(&self.parts.published.current());
+        table.states.state(node) == Some(NodeState::Down)
+    }
+
     fn log_changes(&self, events: &mut EventLog, changes: Vec<CellChange>) {
         for change in &changes {
             log_change(change);

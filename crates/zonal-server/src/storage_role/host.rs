@@ -112,6 +112,10 @@ impl TargetHost for TargetDisk {
         self.engine.failure().map(str::to_owned)
     }
 
+    fn has_lease(&self) -> bool {
+        self.map.has_lease()
+    }
+
     fn map(&self) -> Arc<ZoneMap> {
         self.map.current()
     }

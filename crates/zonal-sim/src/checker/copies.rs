@@ -1,4 +1,5 @@
-//! All copies of a column have the same bytes, once the cell is quiet.
+//! All copies of a column that are not marked as stale have the same bytes, once the cell is
+//! quiet.
 //!
 //! Not where a client was killed or power was lost: then a copy may have bytes that nobody
 //! acknowledged.
@@ -22,16 +23,28 @@ pub fn check(world: &World) {
         }
     }
     let empty = Vec::new();
+    let map = world.map.borrow().clone();
     for (data_id, (inode, component)) in &found.owners {
         let of = |column: Column| {
             let data_id = *data_id;
             bytes.get(&ObjectId { data_id, column }).unwrap_or(&empty)
         };
-        for column in zonal_layout::objects(component).skip(component.count.into()) {
-            let first = Column(column.0 % component.count);
-            if of(first) != of(column) {
+        let is_whole = |object: &Column| {
+            let set = map.set(component.set)?;
+            let slot = zonal_layout::slot_of(component, *object, set.width()).ok()?;
+            let target = set.slots.get(usize::from(slot))?.target;
+            Some(!inode.layout.is_stale(target))
+        };
+        for column in 0..component.count {
+            let copies = zonal_layout::copies_of_column(component, column);
+            let whole: Vec<Column> = copies.filter(|of| is_whole(of) == Some(true)).collect();
+            let Some(first) = whole.first() else {
+                world.report(format!("copies: inode {} has no whole copy", inode.ino));
+                continue;
+            };
+            for other in whole.iter().filter(|other| of(**other) != of(*first)) {
                 world.report(format!(
-                    "copies: objects {first} and {column} of inode {} differ",
+                    "copies: objects {first} and {other} of inode {} differ",
                     inode.ino
                 ));
             }

@@ -8,13 +8,14 @@ use crate::disk::VirtualDisk;
 use crate::planted_bugs::Plant;
 use crate::replica_node::ReignLog;
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_consensus::LogIndex;
 use zonal_driver::shard::{Durability, ShardHost, ShardNote};
 use zonal_meta::{JunctionChange, Now};
 use zonal_types::{
-    ErrorCode, Instant, KvChange, MapVersion, PartitionId, ShardId, TargetId, ZoneId,
+    ErrorCode, Instant, KvChange, MapVersion, NodeId, PartitionId, ShardId, TargetId, ZoneId,
 };
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{Manager, ZoneMap};
@@ -31,6 +32,10 @@ pub(super) struct SimulatedHost {
     pub(super) effects: Cell<u64>,
     /// The manager, in the root's process.
     pub(super) manager: RefCell<Option<Manager>>,
+    /// When the manager last answered each node with a target.
+    pub(super) leases: RefCell<BTreeMap<NodeId, Instant>>,
+    /// Begin of this life of the process.
+    pub(super) began: Instant,
     /// Number of appended records.
     pub(super) appended: Rc<Cell<u64>>,
 }

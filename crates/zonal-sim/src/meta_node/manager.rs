@@ -4,9 +4,13 @@
 use super::host::SimulatedHost;
 use crate::disk::VirtualDisk;
 use std::sync::Arc;
+use zonal_driver::shard::ShardHost;
 use zonal_meta::JunctionChange;
-use zonal_types::{CellId, Codec, ErrorCode, KvChange, PartitionId, ShardId, ZoneId};
-use zonal_wire::{ErrorNumber, ManagerReply, ManagerRequest, MetaReply};
+use zonal_types::limits::TARGET_LEASE_WAIT_MS;
+use zonal_types::{
+    CellId, Codec, ErrorCode, KvChange, NodeId, PartitionId, ShardId, TargetId, ZoneId,
+};
+use zonal_wire::{ErrorNumber, Header, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::{EditError, Manager, MapEdit, PlannedChange, ZoneMap};
 
 /// Loads the manager from a root's disk. Makes the disk durable before anybody learns of its map.
@@ -105,18 +109,57 @@ impl SimulatedHost {
         Ok(MetaReply::Done)
     }
 
-    pub(super) fn manage(&self, body: &[u8]) -> ManagerReply {
-        let mut manager = self.manager.borrow_mut();
+    pub(super) fn manage(&self, header: &Header, body: &[u8]) -> ManagerReply {
         let request = ManagerRequest::from_bytes(body).ok();
+        let node = NodeId(header.trace.0 as u32);
+        let own = match &request {
+            Some(ManagerRequest::TakeOut { target }) => Some(self.take_out(*target)),
+            Some(ManagerRequest::PutBack { target }) => {
+                Some(self.change_map(&MapEdit::PutBack { target: *target }))
+            }
+            Some(ManagerRequest::GetMap { .. }) if node != NodeId(0) => {
+                let now = self.now().instant;
+                self.leases.borrow_mut().insert(node, now);
+                None
+            }
+            _ => None,
+        };
+        if let Some(own) = own {
+            return own.unwrap_or_else(refused);
+        }
+        let mut manager = self.manager.borrow_mut();
         let answered = manager.as_mut().zip(request).map(|(manager, request)| {
             let answered = manager.answer(self.disk.as_ref(), &request);
             answered.transpose().unwrap_or(Err(ErrorCode::NotSupported))
         });
         let answered = answered.unwrap_or(Err(ErrorCode::WrongTarget));
-        answered.unwrap_or_else(|code| ManagerReply::Failed {
-            code: ErrorNumber(code),
-            detail: String::new(),
-        })
+        answered.unwrap_or_else(refused)
+    }
+
+    fn change_map(&self, edit: &MapEdit) -> Result<ManagerReply, ErrorCode> {
+        if self.manager.borrow().is_none() {
+            return Err(ErrorCode::WrongTarget);
+        }
+        let edited = self.edit(std::slice::from_ref(edit));
+        edited.map_err(|_refused| ErrorCode::Invalid)?;
+        let version = self.peers.map.borrow().version;
+        Ok(ManagerReply::At { version })
+    }
+
+    /// Takes a target out once its lease is over, by this process's clock. No watch of nodes says
+    /// that it is down: also one that serves, and is cut off from the manager alone, goes out.
+    fn take_out(&self, target: TargetId) -> Result<ManagerReply, ErrorCode> {
+        let map = self.peers.map.borrow().clone();
+        let node = map.target(target).map(|of| of.node);
+        let node = node.ok_or(ErrorCode::Invalid)?;
+        let leases = self.leases.borrow();
+        let last = leases.get(&node).copied().unwrap_or(self.began);
+        drop(leases);
+        let is_over = self.now().instant.ms_since(last) >= TARGET_LEASE_WAIT_MS;
+        if !is_over && !map.is_out(target) {
+            return Err(ErrorCode::NotReady);
+        }
+        self.change_map(&MapEdit::TakeOut { target })
     }
 
     /// Loads the map from the disk again, as after a restore from a backup.
@@ -129,5 +172,12 @@ impl SimulatedHost {
         *self.peers.map.borrow_mut() = Arc::clone(manager.durable());
         *self.manager.borrow_mut() = Some(manager);
         Ok(())
+    }
+}
+
+fn refused(code: ErrorCode) -> ManagerReply {
+    ManagerReply::Failed {
+        code: ErrorNumber(code),
+        detail: String::new(),
     }
 }

@@ -4,7 +4,7 @@ use super::{MapCell, failed};
 use crate::net::{Network, SimRequest};
 use std::rc::Rc;
 use zonal_meta::Now;
-use zonal_types::{Codec, ErrorCode, NodeId, ShardId, TargetId};
+use zonal_types::{Codec, ErrorCode, NodeId, ShardId, TargetId, TraceId};
 use zonal_wire::{
     Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
     StorageRequest,
@@ -24,6 +24,16 @@ pub(crate) struct PeerCalls {
 }
 
 impl PeerCalls {
+    /// The calls of the process at `address`.
+    pub(crate) fn new(address: String, network: Rc<Network>, map: MapCell) -> Self {
+        Self {
+            address,
+            network,
+            map,
+            leaders: Rc::default(),
+        }
+    }
+
     pub(crate) fn now(&self) -> Now {
         Now {
             instant: self.network.instant(&self.address),
@@ -69,6 +79,15 @@ impl PeerCalls {
         &self,
         request: &ManagerRequest,
     ) -> Result<ManagerReply, ErrorCode> {
+        self.ask_manager_as(NodeId(0), request).await
+    }
+
+    /// As [`Self::ask_manager`], for a node whose connection proves its number.
+    pub(crate) async fn ask_manager_as(
+        &self,
+        node: NodeId,
+        request: &ManagerRequest,
+    ) -> Result<ManagerReply, ErrorCode> {
         let address = {
             let map = self.map.borrow();
             let root = map.shard(ShardId(0)).and_then(|root| map.node(root.node));
@@ -76,7 +95,11 @@ impl PeerCalls {
         };
         let address = address.ok_or(ErrorCode::Unreachable)?;
         let body = request.to_bytes();
-        let body = self.send(Service::Manager, &address, body).await;
+        let cell = self.map.borrow().cell;
+        let mut header = Header::request(Service::Manager, cell);
+        // It stands for the proof in the handshake.
+        header.trace = TraceId(node.0.into());
+        let body = self.send_with(header, &address, body).await;
         let body = body.ok_or(ErrorCode::Unreachable)?;
         ManagerReply::from_bytes(&body).map_err(|_error| ErrorCode::Protocol)
     }
@@ -98,7 +121,11 @@ impl PeerCalls {
 
     async fn send(&self, service: Service, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
         let cell = self.map.borrow().cell;
-        let mut header = Header::request(service, cell);
+        let header = Header::request(service, cell);
+        self.send_with(header, address, body).await
+    }
+
+    async fn send_with(&self, mut header: Header, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
         header.deadline_ms = CALL_MS;
         let request = SimRequest {
             header,

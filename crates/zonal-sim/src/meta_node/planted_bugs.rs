@@ -5,9 +5,9 @@ use crate::planted_bugs::Plant;
 use std::cell::Cell;
 use std::pin::pin;
 use std::task::Poll;
-use zonal_types::KvChange;
 use zonal_types::limits::BLOCK_BYTES;
-use zonal_wire::{Header, MetaRequest, NO_SLOT};
+use zonal_types::{KvChange, TargetId};
+use zonal_wire::{Header, MetaReply, MetaRequest, NO_SLOT};
 
 /// Applies the planted bug to a request.
 pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaRequest) {
@@ -40,6 +40,37 @@ pub(super) fn change(plant: Plant, header: &mut Header, request: &mut MetaReques
     if plant == Plant::AllocatedIsMiscounted && *allocated_delta > 0 {
         *allocated_delta += BLOCK_BYTES as i64;
     }
+}
+
+/// A planted bug: makes a question of a mark, and returns the targets that are to be marked.
+pub(super) fn forget_mark(
+    plant: Plant,
+    header: &mut Header,
+    request: &mut MetaRequest,
+) -> Vec<TargetId> {
+    match request {
+        MetaRequest::MarkStale { ino, targets } if plant == Plant::MarksAreForgotten => {
+            let (ino, targets) = (*ino, std::mem::take(targets));
+            header.slot = NO_SLOT;
+            *request = MetaRequest::GetAttr { ino, data: true };
+            targets
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Adds marks that were not kept to a reply.
+pub(super) fn pretend_mark(mut reply: MetaReply, mut targets: Vec<TargetId>) -> MetaReply {
+    if let MetaReply::Attr {
+        data: Some(data), ..
+    } = &mut reply
+    {
+        targets.append(&mut data.layout.stale);
+        targets.sort_unstable();
+        targets.dedup();
+        data.layout.stale = targets;
+    }
+    reply
 }
 
 /// Returns the effect after the planted bug: each fortieth effect loses its first change.

@@ -15,8 +15,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_object::EffectRecord;
+use zonal_types::limits::TARGET_LEASE_MS;
 use zonal_types::{
-    ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
+    ClientId, ErrorCode, Fence, HolderNumber, Instant, KvChange, KvRead, MapVersion, ShardId,
+    TargetId,
 };
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::ZoneMap;
@@ -33,7 +35,7 @@ pub(super) struct SimDisk {
     pub disk: Rc<VirtualDisk>,
     pub line: PeerCalls,
     /// The newest map that this process knows.
-    pub known: RefCell<Arc<ZoneMap>>,
+    pub known: Rc<RefCell<Arc<ZoneMap>>>,
     pub rng: RefCell<SimRng>,
     pub plant: Plant,
     /// Whether other requests may run during a request.
@@ -41,6 +43,8 @@ pub(super) struct SimDisk {
     pub checkpointing: Mutex<()>,
     /// A checkpoint is due.
     pub is_due: Cell<bool>,
+    /// Where files have copies: when the manager was last asked that answered.
+    pub lease: Option<Rc<Cell<Option<Instant>>>>,
 }
 
 impl SimDisk {
@@ -165,6 +169,15 @@ impl TargetHost for SimDisk {
             Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
             _no_answer => None,
         }
+    }
+
+    fn has_lease(&self) -> bool {
+        let Some(lease) = &self.lease else {
+            return true;
+        };
+        let now = self.line.now().instant;
+        let is_kept = |sent: Instant| now.ms_since(sent) < TARGET_LEASE_MS;
+        lease.get().is_some_and(is_kept)
     }
 
     fn request_checkpoint(&self) {

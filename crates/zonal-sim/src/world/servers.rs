@@ -92,6 +92,7 @@ impl World {
                     map: self.map.clone(),
                     executed_requests: self.executed_requests.clone(),
                     disk: server.disk.clone(),
+                    has_leases: self.size.copies > 1,
                     plant: self.plant,
                 };
                 StorageNode::start(parts, rng).map(|node| {

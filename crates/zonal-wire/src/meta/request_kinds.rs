@@ -12,7 +12,9 @@ impl MetaRequest {
             Self::ReportWrite { sync, .. } => *sync,
             // Targets see a truncation number that is only given with the next request: it must not
             // be given again.
+            // A loss of power must not bring a stale copy back into use.
             Self::Sync
+            | Self::MarkStale { .. }
             | Self::DisownBehind { .. }
             | Self::AppendEnd {
                 reserved: 1..,
@@ -86,6 +88,7 @@ impl MetaRequest {
             | Self::RemoveXattr { ino, .. }
             | Self::SetPolicy { dir: ino, .. }
             | Self::DisownBehind { ino, .. }
+            | Self::MarkStale { ino, .. }
             | Self::TakePrivileges { ino, .. }
             | Self::Lock { ino, .. }
             | Self::Unlock { ino, .. }
@@ -107,7 +110,7 @@ impl MetaRequest {
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
-        matches!(self.tag(), 30..=50)
+        matches!(self.tag(), 30..=51)
     }
 
     /// The user for whom the request is made, where it is subject to a user's rights.

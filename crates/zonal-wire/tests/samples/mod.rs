@@ -156,6 +156,7 @@ fn file_data() -> FileData {
         layout: Layout {
             layout_gen: LayoutGen(1),
             components: vec![component],
+            stale: vec![TargetId(7), TargetId(9)],
         },
         truncate_seq: 6,
         truncate_size: 4097,
@@ -261,6 +262,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::SetPolicy { who: who.clone(), dir, policy: Some(policy) },
         M::DisownBehind { ino: file, reserves: true },
         M::TakePrivileges { who: who.clone(), ino: file },
+        M::MarkStale { ino: file, targets: vec![TargetId(7), TargetId(9)] },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3, settled: 70 },
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, range: lock(), waiter: 3, before: vec![lock()] },
@@ -453,6 +455,9 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::RemoveJoinToken { id: *b"token-01" },
         M::WantShards { zone: ZoneId(2), shards: 3 },
         M::CheckClock { node: NodeId(3), clock_ms: 1_800_000_000_123 },
+        M::TakeOut { target: TargetId(9) },
+        M::PutBack { target: TargetId(9) },
+        M::RenewLease { node: NodeId(3) },
     ]
 }
 

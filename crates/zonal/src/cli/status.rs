@@ -183,7 +183,11 @@ fn served(map: &ZoneMap, node: NodeId, seen: &NodeStatus) -> Vec<String> {
             (false, _) => name,
         }
     });
-    let targets = seen.targets.iter().map(|(id, _)| format!("target {id}"));
+    let targets = seen.targets.iter();
+    let targets = targets.map(|(id, _)| match map.is_out(*id) {
+        true => format!("target {id} (out)"),
+        false => format!("target {id}"),
+    });
     shards.chain(targets).collect()
 }
 
@@ -305,6 +309,7 @@ fn to_json(cell: &CellHandle, map: &ZoneMap, (seen, states): (&[NodeStatus], &St
         let targets = seen.targets.iter().map(|(id, space)| {
             json!({
                 "id": id.0,
+                "is_out": map.is_out(*id),
                 "total_bytes": space.map(|space| space.total_bytes),
                 "free_bytes": space.map(|space| space.free_bytes),
                 "objects": space.map(|space| space.objects),

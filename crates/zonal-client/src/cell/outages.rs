@@ -1,0 +1,134 @@
+//! Outages: which copies of a file are in service, and reports of targets that do not answer.
+
+use crate::cell::Cell;
+use crate::cell::call::Call;
+use crate::cell::owner::SessionOwner;
+use crate::cell::placement::TargetPlace;
+use crate::transport::mutex::lock;
+use crate::transport::net::Net;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use zonal_types::{Column, Component, ErrorCode, Instant, Layout, MapVersion, TargetId};
+use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_zonemap::map::SlotState;
+
+/// Least time between two reports of one target, ms.
+const REPORT_PAUSE_MS: u64 = 500;
+/// How long a report waits for a manager, ms.
+const REPORT_WAIT_MS: u64 = 500;
+
+/// When targets were reported last. Bounded by the targets of the map.
+#[derive(Debug, Default)]
+pub(crate) struct ReportedOutages {
+    reported: Mutex<BTreeMap<TargetId, Instant>>,
+    /// A file with copies was opened here.
+    has_copies: AtomicBool,
+}
+
+impl ReportedOutages {
+    /// True where the target was not reported just before; notes the report.
+    fn is_due(&self, target: TargetId, now: Instant) -> bool {
+        let mut reported = lock(&self.reported);
+        reported.retain(|_, at| now.ms_since(*at) < REPORT_PAUSE_MS);
+        let is_due = !reported.contains_key(&target);
+        if is_due {
+            reported.insert(target, now);
+        }
+        is_due
+    }
+
+    /// Notes that a file with copies was opened.
+    pub(crate) fn note_copies(&self) {
+        self.has_copies.store(true, Ordering::Relaxed);
+    }
+
+    /// True where this client has had a file with copies open.
+    pub(crate) fn has_seen_copies(&self) -> bool {
+        self.has_copies.load(Ordering::Relaxed)
+    }
+}
+
+/// The service of one copy of a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopyState {
+    /// It is read, and gets each change. The only copy always is.
+    InService,
+    /// Its target is out. It misses nothing yet: before the next change it is marked.
+    Out,
+    /// It misses changes.
+    Stale,
+}
+
+impl<N: Net> Cell<N> {
+    /// The state of an object.
+    pub(crate) fn copy_state(
+        &self,
+        layout: &Layout,
+        component: &Component,
+        object: Column,
+    ) -> CopyState {
+        if component.redundancy.copies() < 2 {
+            return CopyState::InService;
+        }
+        let map = self.map();
+        let slot = map.set(component.set).and_then(|set| {
+            let slot = zonal_layout::slot_of(component, object, set.width()).ok()?;
+            set.slots.get(usize::from(slot))
+        });
+        match slot {
+            Some(slot) if layout.is_stale(slot.target) => CopyState::Stale,
+            Some(slot) if slot.state == SlotState::Out => CopyState::Out,
+            _ => CopyState::InService,
+        }
+    }
+
+    /// [`Self::place`] for a layout that is known as of this version of the map.
+    ///
+    /// # Errors
+    /// `StaleEpoch` also where a target of the set went out or came back since: the layout may lack
+    /// marks.
+    pub(crate) fn place_known(
+        &self,
+        known_at: MapVersion,
+        component: &Component,
+        object: Column,
+    ) -> Result<TargetPlace, ErrorCode> {
+        if !self.has_marks(known_at, component) {
+            return Err(ErrorCode::StaleEpoch);
+        }
+        self.place(component, object)
+    }
+
+    /// True where a layout of this version has the marks of all outages.
+    pub(crate) fn has_marks(&self, known_at: MapVersion, component: &Component) -> bool {
+        if component.redundancy.copies() < 2 {
+            return true;
+        }
+        let map = self.map();
+        let mut slots = map
+            .set(component.set)
+            .into_iter()
+            .flat_map(|set| &set.slots);
+        slots.all(|slot| slot.slot_epoch.0 <= known_at.0)
+    }
+}
+
+impl<C: SessionOwner> Call<'_, C> {
+    /// Reports to the managers that a target does not answer, and takes the map where it is out.
+    /// Each waits only briefly; the next failure reports again.
+    pub(crate) async fn report_outage(&self, target: TargetId) {
+        let now = self.cell().net.now();
+        if self.cell().map().is_out(target) || !self.cell().outages.is_due(target, now) {
+            return;
+        }
+        let request = ManagerRequest::TakeOut { target };
+        let call = self.briefly(REPORT_WAIT_MS);
+        if let Ok(ManagerReply::At { version }) = call.ask_manager(&request).await
+            && version > self.cell().map().version
+        {
+            zonal_types::mark!(TargetTakenOut);
+            call.refresh_map().await.ok();
+        }
+    }
+}

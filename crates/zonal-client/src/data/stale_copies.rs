@@ -1,0 +1,177 @@
+//! Changes beside an outage: before a change leaves a copy out, the shard marks it as stale
+//! (docs/rfcs/2026-11-27-outages.md).
+//!
+//! While all targets of a file's set are in service it costs no message. For a file with one copy
+//! it costs no look at the map either.
+
+use crate::cell::outages::CopyState;
+use crate::client::ClientCall;
+use crate::file::File;
+use crate::file::unsynced_writes::UnsyncedWrites;
+use crate::transport::net::Net;
+use crate::transport::retry::{RETRY_MS, late};
+use zonal_basics::BackOff;
+use zonal_layout::Piece;
+use zonal_types::{Attr, ErrorCode, FileData, Ino, MapVersion, TargetId};
+use zonal_wire::{MetaReply, MetaRequest};
+
+/// How long a change waits for the reply of a copy at first, ms. The wait doubles from attempt to
+/// attempt: a slow target must get its turn.
+const CHANGE_WAIT_MS: u64 = 2_000;
+/// The longest wait, as a power of two of the first.
+const CHANGE_WAIT_DOUBLINGS: u32 = 3;
+
+/// True where the file has several copies.
+pub(crate) fn has_copies(data: &FileData) -> bool {
+    let mut components = data.layout.components.iter();
+    components.any(|component| component.redundancy.copies() > 1)
+}
+
+impl<N: Net> ClientCall<'_, N> {
+    /// A part of this call in which a change waits for a copy; `None` where the file has one copy.
+    pub(crate) fn until_outage(&self, data: &FileData, attempt: u32) -> Option<Self> {
+        let ms = CHANGE_WAIT_MS << attempt.min(CHANGE_WAIT_DOUBLINGS);
+        has_copies(data).then(|| self.briefly(ms))
+    }
+
+    /// The state of a file with all marks. The caller holds the gate.
+    pub(crate) async fn marked_data(&self, file: &File<N>) -> Result<FileData, ErrorCode> {
+        loop {
+            let (data, known_at) = {
+                let state = file.state();
+                (state.data.clone(), state.known_at)
+            };
+            let mut components = data.layout.components.iter();
+            if components.all(|component| self.has_marks(known_at, component)) {
+                return Ok(data);
+            }
+            self.refetch(file).await?;
+        }
+    }
+
+    /// Marks the copies of these targets. Asks the shard again until the deadline. A copy that is
+    /// the last without a mark stays in service: the change waits for its target.
+    pub(crate) async fn mark_stale(
+        &self,
+        file: &File<N>,
+        targets: Vec<TargetId>,
+    ) -> Result<(), ErrorCode> {
+        if let Some((attr, data, known_at)) = self.mark_stale_of(file.ino, targets).await? {
+            let mut state = file.state();
+            state.refresh(&attr, Some(data));
+            state.known_at = state.known_at.max(known_at);
+        }
+        Ok(())
+    }
+
+    /// Marks the copy of a closed file. False: the target has the file's only copy.
+    pub(crate) async fn mark_closed(&self, ino: Ino, target: TargetId) -> Result<bool, ErrorCode> {
+        let marked = self.mark_stale_of(ino, vec![target]).await?;
+        Ok(marked.is_some_and(|(_, data, _)| data.layout.is_stale(target)))
+    }
+
+    /// The file after the mark, with the version of the map that it is known as of. `None`: the
+    /// copies were not marked, as no other one is left, or a target is back.
+    async fn mark_stale_of(
+        &self,
+        ino: Ino,
+        targets: Vec<TargetId>,
+    ) -> Result<Option<(Attr, FileData, MapVersion)>, ErrorCode> {
+        let deadline = self.deadline();
+        let mut pause = BackOff::new(RETRY_MS);
+        let request = MetaRequest::MarkStale {
+            ino,
+            targets: targets.clone(),
+        };
+        loop {
+            let link = self.reach(ino).await?;
+            let known_at = self.map().version;
+            match self.meta(&link, &request).await {
+                Ok(MetaReply::Attr {
+                    attr,
+                    data: Some(data),
+                    ..
+                }) => {
+                    zonal_types::mark!(CopyMarkedStale);
+                    return Ok(Some((attr, data, known_at)));
+                }
+                Ok(_other) => return Err(ErrorCode::Protocol),
+                Err(ErrorCode::Io) => return Ok(None),
+                Err(ErrorCode::WrongTarget) if !self.is_over(deadline) => {
+                    self.sleep(pause.next_ms()).await;
+                    // Its map or ours is behind: a target may be back.
+                    self.try_refresh_map().await?;
+                    let map = self.map();
+                    if targets.iter().any(|target| !map.is_out(*target)) {
+                        return Ok(None);
+                    }
+                }
+                Err(code) => return Err(late(code)),
+            }
+        }
+    }
+
+    /// Leaves out of a change the pieces on copies that are out of service, after marking them.
+    pub(crate) async fn leave_out_stale(
+        &self,
+        file: &File<N>,
+        pieces: &mut Vec<Piece>,
+    ) -> Result<(), ErrorCode> {
+        let data = file.state().data.clone();
+        let state_of = |data: &FileData, piece: &Piece| {
+            let component = &data.layout.components[piece.component];
+            self.copy_state(&data.layout, component, piece.column)
+        };
+        let out: Vec<TargetId> = pieces
+            .iter()
+            .filter(|piece| state_of(&data, piece) == CopyState::Out)
+            .filter_map(|piece| {
+                let component = &data.layout.components[piece.component];
+                self.place(component, piece.column).ok()
+            })
+            .map(|place| place.target)
+            .collect();
+        if !out.is_empty() {
+            self.mark_stale(file, out).await?;
+        }
+        let data = file.state().data.clone();
+        pieces.retain(|piece| state_of(&data, piece) != CopyState::Stale);
+        Ok(())
+    }
+
+    /// Targets of a file's objects that are out and not marked.
+    pub(crate) fn unmarked_outages(&self, data: &FileData) -> Vec<TargetId> {
+        let mut out = Vec::new();
+        for component in &data.layout.components {
+            for object in zonal_layout::objects(component) {
+                if self.copy_state(&data.layout, component, object) == CopyState::Out
+                    && let Ok(place) = self.place(component, object)
+                {
+                    out.push(place.target);
+                }
+            }
+        }
+        out
+    }
+
+    /// Forgets unsynced writes at targets that are out: the file's copies there are marked, and the
+    /// other copies have the writes. A file's only copies stay.
+    pub(crate) async fn leave_out_unsynced(
+        &self,
+        file: &File<N>,
+        unsynced: &mut UnsyncedWrites,
+    ) -> Result<(), ErrorCode> {
+        let map = self.map();
+        let targets = unsynced.targets().into_iter();
+        let out: Vec<TargetId> = targets.filter(|target| map.is_out(*target)).collect();
+        if out.is_empty() || !has_copies(&file.state().data) {
+            return Ok(());
+        }
+        self.mark_stale(file, out.clone()).await?;
+        let layout = file.state().data.layout.clone();
+        for target in out.into_iter().filter(|target| layout.is_stale(*target)) {
+            unsynced.forget(target);
+        }
+        Ok(())
+    }
+}

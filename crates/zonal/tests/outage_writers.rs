@@ -1,0 +1,61 @@
+//! Writers of files with two copies, beside a storage server that ends: they go on without it, and
+//! nobody reads what it missed.
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test ends where something is not as it should be"
+)]
+
+mod cell;
+mod copied_files;
+mod native_files;
+
+use cell::{Cell, code, kill, said, zonal};
+use copied_files::{NODES, SHAPE, connect, make_dir, pattern};
+use native_files::{read, write};
+use std::time::{Duration, Instant};
+
+/// A target that is out, in the status.
+const IS_OUT: &str = "\"is_out\": true";
+
+/// Waits until the map has every target in service.
+fn wait_until_back(cell: &Cell) {
+    let known_by = Instant::now() + Duration::from_secs(30);
+    while said(&cell.status()).contains(IS_OUT) {
+        assert!(Instant::now() < known_by, "a target stays out");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+#[test]
+fn writers_go_on_without_a_node_that_ends() {
+    let cell = Cell::with_shape("outage", SHAPE, &["--no-key"]);
+    let native = connect(&cell);
+    make_dir(&native, "/twice", "copies:2");
+    write(&native, "/twice/old", &pattern(1));
+
+    kill(cell.pid(NODES[1]), "KILL");
+    // Neither a changed file nor a new one waits for the node.
+    write(&native, "/twice/old", &pattern(2));
+    write(&native, "/twice/new", &pattern(3));
+    let status = said(&cell.status());
+    assert!(status.contains(IS_OUT), "it is in service: {status}");
+    let up = cell.up_as(zonal(), SHAPE, &["--no-key"]);
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    wait_until_back(&cell);
+
+    let written = [("/twice/old", 2), ("/twice/new", 3)];
+    // Each client has another copy that it asks first.
+    for _client in 0..4 {
+        let native = connect(&cell);
+        for (path, seed) in written {
+            assert!(read(&native, path).unwrap() == pattern(seed), "{path}");
+        }
+    }
+    // Copies that miss changes stay out of use when others are written.
+    write(&native, "/twice/new", &pattern(5));
+    assert!(read(&connect(&cell), "/twice/new").unwrap() == pattern(5));
+    let down = cell.down();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    let checked = cell.command(&["fsck", "--data"]).output().unwrap();
+    assert_eq!(code(&checked), 0, "{}", said(&checked));
+}
