@@ -9,7 +9,7 @@ use zonal_types::{
 };
 
 /// Version of the record.
-pub const INODE_FORMAT: u8 = 4;
+pub const INODE_FORMAT: u8 = 3;
 
 /// First-level directory whose entry in the root shard is not settled: it was just made, or is
 /// being removed.

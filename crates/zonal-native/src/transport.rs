@@ -15,6 +15,7 @@ use zonal_client::transport::{ClientNotice, Message, Net, NetFailure, ServerRepl
 use zonal_net::{Address, Canceller, DetachedCall, NetError, PayloadInto, Pool, Request};
 use zonal_types::limits::REGION_PAYLOAD_MIN;
 use zonal_types::{ErrorCode, Instant, NodeId, ShardId, Timestamp};
+use zonal_wait::Waiter;
 use zonal_wire::Service;
 
 /// Interval of complaints about one server.
@@ -201,6 +202,23 @@ impl Net for RealNet {
             body: reply.body,
             payload_bytes: reply.payload_bytes,
         })
+    }
+
+    async fn await_first(
+        &self,
+        context: &OperationContext,
+        pending: &[&RealPending],
+        ms: u64,
+    ) -> Option<usize> {
+        let first = pending.first()?;
+        if context.waits(&first.canceller.waker()).is_err() {
+            return Some(0);
+        }
+        let flights = pending.iter().map(|one| &one.flight);
+        let limit = Duration::from_millis(ms);
+        let found = DetachedCall::await_first(flights, &mut Waiter::default(), limit);
+        context.waits_no_more();
+        found
     }
 
     fn suits_sink(&self, address: &str, node: NodeId) -> bool {

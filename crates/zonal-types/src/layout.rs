@@ -1,5 +1,6 @@
 //! Data types of a layout; `zonal-layout` has the arithmetic.
 
+use crate::codec::{Codec, CodecError, Reader};
 use crate::ids::{Column, DataId, LayoutGen, StripeSetId, TargetId, ZoneId};
 use crate::limits::{COPIES_MAX, STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 use crate::{codec_enum, codec_struct};
@@ -156,21 +157,48 @@ codec_struct! {
     }
 }
 
-codec_struct! {
-    /// The placement of a file's bytes.
-    #[derive(Debug, Clone, PartialEq, Eq, Default)]
-    pub struct Layout {
-        /// Rises with each change.
-        layout_gen: LayoutGen,
-        /// Sorted by start, without overlap. Empty for an inode without data.
-        components: Vec<Component>,
-        /// Targets whose copies of the file are stale, in rising order: they miss changes. Each
-        /// column has a copy on another target.
-        stale: Vec<TargetId>,
+/// The placement of a file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// Rises with each change.
+    pub layout_gen: LayoutGen,
+    /// Sorted by start, without overlap. Empty for an inode without data.
+    pub components: Vec<Component>,
+    /// Targets whose copies of the file are stale, in rising order: they miss changes. Each column
+    /// has a copy on another target. Only a layout with copies stores this.
+    pub stale: Vec<TargetId>,
+}
+
+impl Codec for Layout {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.layout_gen.put(out);
+        self.components.put(out);
+        if self.has_copies() {
+            self.stale.put(out);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let mut layout = Self {
+            layout_gen: Codec::get(from)?,
+            components: Codec::get(from)?,
+            stale: Vec::new(),
+        };
+        if layout.has_copies() {
+            layout.stale = Codec::get(from)?;
+        }
+        Ok(layout)
     }
 }
 
 impl Layout {
+    /// True where a column of the file has several objects.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        let mut components = self.components.iter();
+        components.any(|component| component.redundancy.copies() > 1)
+    }
+
     /// The data ids of the file, one for each component.
     pub fn data_ids(&self) -> impl Iterator<Item = DataId> + '_ {
         self.components.iter().map(|component| component.data_id)

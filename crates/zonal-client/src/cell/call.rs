@@ -154,6 +154,18 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         outcome
     }
 
+    /// Waits until the request has its reply, or has failed. False where `ms` pass first.
+    pub(crate) async fn has_reply(&self, sent: &SentRequest<C::Net>, ms: u64) -> bool {
+        match &sent.pending {
+            Ok(pending) => {
+                let net = &self.client.cell().net;
+                let first = net.await_first(&self.context, &[pending], ms).await;
+                first.is_some()
+            }
+            Err(_failed) => true,
+        }
+    }
+
     /// As [`Self::finish`], for a caller that judges the reply: [`Self::note_received`] follows.
     pub(crate) async fn receive(
         &self,

@@ -8,7 +8,6 @@
 use crate::cell::Cell;
 use crate::cell::outages::CopyState;
 use crate::client::ClientCall;
-use crate::data::stale_copies::has_copies;
 use crate::transport::net::Net;
 use zonal_basics::to_usize;
 use zonal_layout::{Piece, other_copies};
@@ -152,6 +151,6 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// A call whose attempts wait only briefly, where the file has copies to go on to.
     pub(crate) fn until_other_copy(&self, data: &FileData) -> Option<Self> {
-        has_copies(data).then(|| self.briefly(COPY_WAIT_MS))
+        data.layout.has_copies().then(|| self.briefly(COPY_WAIT_MS))
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;
-use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::file::dirty_ranges::DirtyRanges;
 use crate::transport::mutex::lock;
@@ -20,7 +19,7 @@ const CLOSES_MAX: usize = 64;
 impl<N: Net> ClientCall<'_, N> {
     /// Counts one more open of a file and takes the shard's newest data of it.
     pub(crate) fn open_file(&self, attr: &Attr, data: FileData) -> Arc<File<N>> {
-        if has_copies(&data) {
+        if data.layout.has_copies() {
             self.outages.note_copies();
         }
         let mut files = lock(&self.files);

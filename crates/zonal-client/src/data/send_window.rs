@@ -18,7 +18,6 @@
 
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
-use crate::data::stale_copies::has_copies;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
@@ -80,7 +79,7 @@ impl<N: Net> ClientCall<'_, N> {
         for (at, run) in batch.runs() {
             pieces.extend(self.pieces_to_write(&data, *at, run.len() as u64).await?);
         }
-        if has_copies(&data) {
+        if data.layout.has_copies() {
             self.leave_out_stale(file, &mut pieces).await?;
         }
         Ok(pieces)
@@ -213,9 +212,12 @@ impl<N: Net> ClientCall<'_, N> {
                     pending,
                     ticket,
                 } = part;
-                let brief = self.until_outage(&file.state().data, 0);
-                let call = brief.as_ref().unwrap_or(self);
-                let outcome = match call.storage_reply(&place, pending, None).await {
+                let has_copies = file.state().data.layout.has_copies();
+                let reply = match has_copies {
+                    true => self.reply_of_copy(&place, pending).await,
+                    false => self.storage_reply(&place, pending, None).await,
+                };
+                let outcome = match reply {
                     Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
                     Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
                 };

@@ -4,7 +4,9 @@
 //! While all targets of a file's set are in service it costs no message. For a file with one copy
 //! it costs no look at the map either.
 
+use crate::cell::call::SentRequest;
 use crate::cell::outages::CopyState;
+use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
@@ -13,25 +15,45 @@ use crate::transport::retry::{RETRY_MS, late};
 use zonal_basics::BackOff;
 use zonal_layout::Piece;
 use zonal_types::{Attr, ErrorCode, FileData, Ino, MapVersion, TargetId};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
-/// How long a change waits for the reply of a copy at first, ms. The wait doubles from attempt to
-/// attempt: a slow target must get its turn.
-const CHANGE_WAIT_MS: u64 = 2_000;
-/// The longest wait, as a power of two of the first.
-const CHANGE_WAIT_DOUBLINGS: u32 = 3;
-
-/// True where the file has several copies.
-pub(crate) fn has_copies(data: &FileData) -> bool {
-    let mut components = data.layout.components.iter();
-    components.any(|component| component.redundancy.copies() > 1)
-}
+/// How long a change waits for the reply of a copy before it reports the target, and after each
+/// report, ms.
+const REPLY_WAIT_MS: u64 = 1_000;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// A part of this call in which a change waits for a copy; `None` where the file has one copy.
-    pub(crate) fn until_outage(&self, data: &FileData, attempt: u32) -> Option<Self> {
-        let ms = CHANGE_WAIT_MS << attempt.min(CHANGE_WAIT_DOUBLINGS);
-        has_copies(data).then(|| self.briefly(ms))
+    /// Waits for the reply to a change of a copy, or for the outage of its target: false. The
+    /// target is slow, or it hangs, which the managers know.
+    pub(crate) async fn has_reply_of_copy(
+        &self,
+        place: &TargetPlace,
+        sent: &SentRequest<N>,
+    ) -> bool {
+        let deadline = self.deadline();
+        loop {
+            let is_out = self.map().is_out(place.target);
+            let ms = if is_out { 0 } else { REPLY_WAIT_MS };
+            if self.has_reply(sent, ms).await || self.is_over(deadline) {
+                return true;
+            }
+            if is_out {
+                return false;
+            }
+            self.report_outage(place.target).await;
+        }
+    }
+
+    /// The reply to a change of a copy, as [`Self::storage_reply`]; `TimedOut` where its target is
+    /// out.
+    pub(crate) async fn reply_of_copy(
+        &self,
+        place: &TargetPlace,
+        sent: SentRequest<N>,
+    ) -> Result<(StorageReply, usize), ErrorCode> {
+        match self.has_reply_of_copy(place, &sent).await {
+            true => self.storage_reply(place, sent, None).await,
+            false => Err(ErrorCode::TimedOut),
+        }
     }
 
     /// The state of a file with all marks. The caller holds the gate.
@@ -164,7 +186,7 @@ impl<N: Net> ClientCall<'_, N> {
         let map = self.map();
         let targets = unsynced.targets().into_iter();
         let out: Vec<TargetId> = targets.filter(|target| map.is_out(*target)).collect();
-        if out.is_empty() || !has_copies(&file.state().data) {
+        if out.is_empty() || !file.state().data.layout.has_copies() {
             return Ok(());
         }
         self.mark_stale(file, out.clone()).await?;

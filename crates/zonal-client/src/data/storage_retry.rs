@@ -5,7 +5,6 @@ use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
-use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
@@ -72,7 +71,6 @@ impl<N: Net> ClientCall<'_, N> {
         // Incarnation of the last attempt, where this call made it, and its target.
         let mut incarnation = None;
         let mut asked: Option<TargetId> = None;
-        let mut attempts = 0;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // The earlier attempt was made under locks that others have got.
@@ -123,31 +121,31 @@ impl<N: Net> ClientCall<'_, N> {
             is_change = request.changes_range();
             incarnation = Some(self.identity_for(file.ino).incarnation);
             asked = Some(place.target);
-            let brief = self.until_outage(&data, attempts);
-            attempts += 1;
-            let call = brief.as_ref().unwrap_or(self);
-            let made = (&place, &request);
-            match call.attempt(file, made, payload, out.as_deref_mut()).await {
+            let pending = self.start_payload(file, (&place, &request), payload);
+            let attempt = match !choice.is_free() && data.layout.has_copies() {
+                true => self.reply_of_copy(&place, pending).await,
+                false => {
+                    self.storage_reply(&place, pending, out.as_deref_mut())
+                        .await
+                }
+            };
+            match attempt {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
         }
     }
 
-    /// Sends one attempt and takes its reply.
-    async fn attempt(
+    fn start_payload(
         &self,
         file: &File<N>,
         (place, request): (&TargetPlace, &StorageRequest),
         payload: &[u8],
-        out: Option<&mut [u8]>,
-    ) -> Result<(StorageReply, usize), ErrorCode> {
-        let payload = match payload {
-            [] => &[][..],
-            payload => &[payload][..],
-        };
-        let pending = self.start_change(file, place, request, payload);
-        self.storage_reply(place, pending, out).await
+    ) -> SentRequest<N> {
+        match payload {
+            [] => self.start_change(file, place, request, &[]),
+            payload => self.start_change(file, place, request, &[payload]),
+        }
     }
 
     /// The request of the next attempt, and its place: for its own object, or for a copy in service
@@ -204,7 +202,7 @@ impl<N: Net> ClientCall<'_, N> {
             ErrorCode::Unreachable | ErrorCode::TimedOut | ErrorCode::NotReady
         );
         let data = file.state().data.clone();
-        if is_silent && has_copies(&data) {
+        if is_silent && data.layout.has_copies() {
             self.report_outage(target).await;
         }
     }
@@ -222,7 +220,7 @@ impl<N: Net> ClientCall<'_, N> {
             ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
                 self.try_refresh_map().await?;
                 let data = file.state().data.clone();
-                match has_copies(&data) {
+                match data.layout.has_copies() {
                     true => self.refetch(file).await.map(drop),
                     false => Ok(()),
                 }

@@ -2,7 +2,6 @@
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;
-use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::file::unsynced_closed_files::{LEFT_BEHIND_MAX, UnsyncedClosedFiles};
 use crate::file::unsynced_writes::UnsyncedWrites;
@@ -67,7 +66,7 @@ impl<N: Net> ClientCall<'_, N> {
             // After a report that no shard took within the deadline, no further request is sent.
             Err(_code) => Ok(()),
         };
-        let copies = has_copies(&file.state().data);
+        let copies = file.state().data.layout.has_copies();
         let synced = self.finish_sync(syncing, &mut unsynced, copies).await;
         let synced = left_out.and(match synced {
             Err(code) if leaves_gathered(code) && copies => {

@@ -3,16 +3,12 @@
 use crate::cell::call::SentRequest;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
-use crate::data::stale_copies::has_copies;
 use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, leaves_gathered};
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
-
-/// How long the first flush of a copy's target is waited for before its silence is reported, ms.
-const SYNC_WAIT_MS: u64 = 3_000;
 
 /// A Sync request to one target.
 pub(crate) struct PendingSync<N: Net> {
@@ -47,7 +43,7 @@ impl<N: Net> ClientCall<'_, N> {
             if unsynced.targets().is_empty() {
                 return Ok(());
             }
-            if self.is_over(deadline) || !has_copies(&file.state().data) {
+            if self.is_over(deadline) || !file.state().data.layout.has_copies() {
                 return Err(code);
             }
             self.sleep(RETRY_MS.1).await;
@@ -84,10 +80,9 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut failed = None;
         for PendingSync { target, started } in started {
-            let brief = copies.then(|| self.briefly(SYNC_WAIT_MS));
-            let call = brief.as_ref().unwrap_or(self);
             let mut outcome = match started {
-                Ok((place, pending)) => call.storage_reply(&place, pending, None).await,
+                Ok((place, pending)) if copies => self.reply_of_copy(&place, pending).await,
+                Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),
             };
             let deadline = self.deadline();

@@ -109,6 +109,15 @@ pub trait Net {
         payload: Option<&mut [u8]>,
     ) -> impl Future<Output = Result<ServerReply, NetFailure>>;
 
+    /// Waits until one of these requests has its reply, or has failed; returns its place. `None`
+    /// where `ms` pass first. A cancelled operation has the first.
+    fn await_first(
+        &self,
+        context: &OperationContext,
+        pending: &[&Self::Pending],
+        ms: u64,
+    ) -> impl Future<Output = Option<usize>>;
+
     /// Whether a payload from `address` costs less in a sink than in a buffer.
     fn suits_sink(&self, address: &str, node: NodeId) -> bool;
 

@@ -115,6 +115,16 @@ impl Net for SimNet {
         })
     }
 
+    async fn await_first(
+        &self,
+        context: &OperationContext,
+        pending: &[&PendingReply],
+        ms: u64,
+    ) -> Option<usize> {
+        let first = PendingReply::await_first(pending, self.network.clock.sleep(ms * 1_000_000));
+        until_given_up(context, first).await.unwrap_or(Some(0))
+    }
+
     fn suits_sink(&self, _address: &str, _node: NodeId) -> bool {
         true
     }

@@ -50,6 +50,21 @@ pub struct PendingReply {
 }
 
 impl PendingReply {
+    /// Waits until one of these has its outcome, or until `end`.
+    pub async fn await_first(pending: &[&Self], mut end: Sleep) -> Option<usize> {
+        std::future::poll_fn(|context| {
+            let has_outcome = |one: &&Self| one.place.outcome.borrow().is_some();
+            if let Some(first) = pending.iter().position(has_outcome) {
+                return Poll::Ready(Some(first));
+            }
+            for one in pending {
+                *one.place.waker.borrow_mut() = Some(context.waker().clone());
+            }
+            Pin::new(&mut end).poll(context).map(|()| None)
+        })
+        .await
+    }
+
     /// Waits for the reply or the deadline.
     ///
     /// # Errors

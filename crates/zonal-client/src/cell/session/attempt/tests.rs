@@ -171,6 +171,15 @@ impl Net for ScriptedNet {
         pending
     }
 
+    async fn await_first(
+        &self,
+        _context: &OperationContext,
+        pending: &[&Self::Pending],
+        _ms: u64,
+    ) -> Option<usize> {
+        (!pending.is_empty()).then_some(0)
+    }
+
     fn suits_sink(&self, _address: &str, _node: NodeId) -> bool {
         false
     }
