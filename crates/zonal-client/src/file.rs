@@ -38,9 +38,7 @@ use unsynced_writes::UnsyncedWrites;
 use write_failures::WriteFailures;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
-use zonal_types::{
-    Attr, ErrorCode, FileData, Ino, Instant, MapVersion, TargetId, Timestamp, truncation,
-};
+use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation};
 use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
@@ -59,8 +57,6 @@ pub(crate) struct FileState<N: Net> {
     /// The shard may know of a later truncation. The client asks it before it sends anything to
     /// targets, or reads.
     pub(crate) is_outdated: bool,
-    /// The layout has each mark that the shard gave up to this version of the map.
-    pub(crate) known_at: MapVersion,
     /// How often `is_outdated` was set: an answer to an earlier request does not clear it.
     pub(crate) outdatings: u64,
     /// Size as this client sees it: the shard's, and the end of own writes since.
@@ -102,6 +98,8 @@ pub(crate) struct FileState<N: Net> {
 pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) batch: Arc<Batch>,
     pub(crate) parts: Vec<InFlightMessage<N>>,
+    /// Pieces of copies that miss changes: they follow after the others.
+    pub(crate) left_out: Vec<Piece>,
     /// The last truncation known when the batch was sent.
     pub(crate) truncate_seq: u64,
 }
@@ -128,13 +126,12 @@ pub(crate) struct WriteReport {
 
 impl<N: Net> File<N> {
     /// A file that nobody has open, of unknown size. `attempt`: number of its first change.
-    pub(crate) fn new(ino: Ino, data: FileData, known_at: MapVersion, attempt: u32) -> Self {
+    pub(crate) fn new(ino: Ino, data: FileData, attempt: u32) -> Self {
         Self {
             ino,
             gate: async_lock::Mutex::new(()),
             state: Mutex::new(FileState {
                 data,
-                known_at,
                 is_outdated: false,
                 outdatings: 0,
                 size: 0,
@@ -336,6 +333,7 @@ impl<N: Net> FileState<N> {
         self.inflight.push_back(InFlightBatch {
             batch: batch.clone(),
             parts: Vec::new(),
+            left_out: Vec::new(),
             truncate_seq: self.data.truncate_seq,
         });
         Some(batch)

@@ -20,14 +20,19 @@ mod fence_gate;
 mod host;
 mod reads;
 mod requests;
+mod resync;
+mod resync_plan;
 mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
 pub use host::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{ChangeSender, named};
+pub use resync::ResyncRound;
+pub use resync_plan::ResyncPlan;
 
 use fence_gate::FenceGate;
+use resync::FillGuard;
 use std::fmt::Display;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -78,6 +83,7 @@ pub struct TargetDriver<H> {
     /// that they free.
     checkpoints: AtomicU64,
     gate: FenceGate,
+    fills: FillGuard,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -91,6 +97,7 @@ impl<H: TargetHost> TargetDriver<H> {
             failed: OnceLock::new(),
             checkpoints: AtomicU64::new(0),
             gate: FenceGate::default(),
+            fills: FillGuard::default(),
         }
     }
 

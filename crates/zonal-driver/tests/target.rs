@@ -9,14 +9,18 @@
 mod memory;
 
 use memory::{
-    At, BLOCK, Stored, ask, ask_guarded, begun, contents, delete_of, kill, map_with_target, now,
-    object, open, read_of, write, write_at,
+    At, BLOCK, Driven, Stored, ask, ask_guarded, begun, contents, delete_of, kill, map_with_target,
+    map_with_two_targets, now, object, open, read_of, write, write_at,
 };
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::at_once;
-use zonal_types::{ClientId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, TargetId};
-use zonal_wire::StorageRequest;
+use zonal_types::{
+    ClientId, Column, Component, ComponentKind, DataId, Epoch, ErrorCode, Fence, FileData,
+    HolderNumber, Incarnation, Ino, Layout, LayoutGen, MapVersion, Redundancy, ShardId, TargetId,
+    ZoneId,
+};
+use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::MapEdit;
 
 const LARGE: usize = 64 << 10;
@@ -138,6 +142,112 @@ fn a_guarded_read_that_waited_past_its_lease_gives_no_bytes() {
     host.map.replace(Some(Arc::new(out)));
     assert_eq!(at_once(paused).unwrap(), Err(ErrorCode::NotReady));
     assert_eq!(at_once(read()).unwrap(), Err(ErrorCode::StaleEpoch));
+}
+
+/// A file whose copy on this target is stale: object 1 here, object 2 on target 2.
+fn stale_file(driven: &Driven, copy: Vec<u8>) {
+    let map = map_with_two_targets();
+    let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
+    let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
+    let component = Component {
+        kind: ComponentKind::Striped,
+        start: 0,
+        end: u64::MAX,
+        data_id: DataId(1),
+        zone: ZoneId(1),
+        set: set.id,
+        start_column: Column(own.unwrap() as u16),
+        count: 1,
+        unit: 1 << 20,
+        span: 0,
+        redundancy: Redundancy::Copies { copies: 2, step: 1 },
+    };
+    let data = FileData {
+        layout: Layout {
+            layout_gen: LayoutGen(1),
+            components: vec![component],
+            stale: vec![TargetId(1)],
+        },
+        as_of: map.version,
+        truncate_seq: 0,
+        truncate_size: 0,
+    };
+    let host = driven.host();
+    host.map.replace(Some(Arc::new(map)));
+    host.copy.replace(copy);
+    let files = vec![(Ino(5), data)];
+    let answer = MetaReply::StaleFiles { files, next: None };
+    host.shard_answers.replace([answer, MetaReply::Done].into());
+}
+
+#[test]
+fn a_stale_copy_is_made_equal_to_the_other_one() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'o'; 8 * LARGE]);
+    let mut copy = vec![b'n'; 5 * LARGE + 10];
+    copy[LARGE..2 * LARGE].fill(0);
+    stale_file(&driven, copy.clone());
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (1, 0));
+    assert_eq!(round.bytes, copy.len() as u64);
+    let mut found = contents(&driven, 1);
+    assert!(found.drain(copy.len()..).all(|byte| byte == 0));
+    assert_eq!(found, copy);
+    let asked = driven.host().asked.take();
+    let as_of = driven.host().map.borrow().as_ref().unwrap().version;
+    match asked.as_slice() {
+        [
+            MetaRequest::StaleFiles { .. },
+            MetaRequest::MendCopy {
+                ino: Ino(5),
+                target: TargetId(1),
+                as_of: by,
+                allocated_delta,
+            },
+        ] => {
+            assert_eq!(*by, as_of);
+            // Four of eight times 64 KiB stay, and one block of the end.
+            let expected = -4 * LARGE as i64 + BLOCK as i64;
+            assert_eq!(*allocated_delta, expected);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_change_of_a_client_is_not_replaced_by_older_bytes_of_the_other_copy() {
+    let driven = open(Stored::default());
+    stale_file(&driven, vec![b'o'; LARGE]);
+    let host = driven.host();
+    host.stops_at.set(Some(At::ReadCopy));
+    let filling = begun(driven.resync(ShardId(1)));
+    // The client changes the other copy first.
+    host.copy.borrow_mut()[10..20].fill(b'n');
+    write(&driven, 1, 10, &[b'n'; 10]);
+    let round = at_once(filling).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (1, 0));
+    assert_eq!(contents(&driven, 1), *host.copy.borrow());
+}
+
+#[test]
+fn a_layout_that_may_lack_marks_fills_nothing() {
+    let driven = open(Stored::default());
+    stale_file(&driven, vec![b'o'; LARGE]);
+    let out = MapEdit::TakeOut {
+        target: TargetId(2),
+    };
+    let back = MapEdit::PutBack {
+        target: TargetId(2),
+    };
+    let host = driven.host();
+    let map = host.map.take().unwrap();
+    let map = map.edited(&[out]).unwrap().unwrap();
+    let map = map.edited(&[back]).unwrap().unwrap();
+    assert!(map.version > MapVersion(0));
+    host.map.replace(Some(Arc::new(map)));
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (0, 1));
+    assert!(contents(&driven, 1).is_empty());
 }
 
 #[test]

@@ -169,6 +169,7 @@ fn of_ino(tag: u8, key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
         keys::TAG_DELETION => {
             named("deletion to push").with("layout", layout(&decode::<Layout>(value)?))
         }
+        keys::TAG_STALE => named("file with stale copies"),
         keys::TAG_DETACHED => {
             let (token, since) = decode::<(u64, Timestamp)>(value)?;
             named("first-level directory that is not settled")

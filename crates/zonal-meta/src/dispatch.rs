@@ -175,6 +175,12 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
         MetaRequest::TakePrivileges { who, ino } => op::setattr::take_privileges(tx, who, *ino),
         MetaRequest::MarkStale { ino, targets } => op::stale_copies::mark(tx, *ino, targets),
+        MetaRequest::MendCopy {
+            ino,
+            target,
+            as_of,
+            allocated_delta,
+        } => op::stale_copies::mend(tx, *ino, *target, *as_of, *allocated_delta),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

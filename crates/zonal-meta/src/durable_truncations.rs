@@ -62,7 +62,7 @@ mod tests {
             (inode.size, inode.truncate_seq, inode.truncate_size) = (size, number, 10);
             MetaReply::Truncated {
                 attr: inode.attr(),
-                data: inode.data(),
+                data: inode.data(zonal_types::MapVersion(0)),
                 push: false,
             }
         };

@@ -4,8 +4,8 @@
 
 use zonal_types::limits::xattr_flags;
 use zonal_types::{
-    Attr, Blob, Codec, ErrorCode, FileData, FileKind, Ino, Layout, StripePolicy, Timestamp, ZoneId,
-    codec_struct,
+    Attr, Blob, Codec, ErrorCode, FileData, FileKind, Ino, Layout, MapVersion, StripePolicy,
+    Timestamp, ZoneId, codec_struct,
 };
 
 /// Version of the record.
@@ -250,11 +250,16 @@ impl Inode {
         u64::try_from(self.allocated.cast_signed()).unwrap_or(0)
     }
 
-    /// Layout and last truncation.
+    /// Layout and last truncation. `as_of`: the shard's map, where the layout has copies.
     #[must_use]
-    pub fn data(&self) -> FileData {
+    pub fn data(&self, as_of: MapVersion) -> FileData {
+        let as_of = match self.layout.has_copies() {
+            true => as_of,
+            false => MapVersion(0),
+        };
         FileData {
             layout: self.layout.clone(),
+            as_of,
             truncate_seq: self.truncate_seq,
             truncate_size: self.truncate_size,
         }

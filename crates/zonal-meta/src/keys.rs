@@ -34,6 +34,8 @@ pub const TAG_ORPHAN: u8 = 0x40;
 pub const TAG_DELETION: u8 = 0x50;
 /// Directory inode whose entry in the root shard is not settled.
 pub const TAG_DETACHED: u8 = 0x60;
+/// File with stale copies.
+pub const TAG_STALE: u8 = 0x64;
 /// Behind all tags of a shard. In a manager's store the zone map follows.
 pub const TAG_END: u8 = 0x80;
 /// Session.
@@ -91,6 +93,11 @@ pub fn data_ids(partition: PartitionId) -> Vec<u8> {
 /// The number of a partition's inodes.
 pub fn inode_count(partition: PartitionId) -> Vec<u8> {
     start(partition.0, TAG_INODE_COUNT, 0)
+}
+
+/// Mark that a file has stale copies.
+pub fn stale(ino: Ino) -> Vec<u8> {
+    of_ino(ino, TAG_STALE, 0)
 }
 
 /// Mark that two partitions are joined.

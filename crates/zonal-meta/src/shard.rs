@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use zonal_types::limits::PARTITIONS_PER_SHARD_MAX;
 use zonal_types::{
-    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId,
+    ErrorCode, Holder, Ino, Instant, KvChange, KvRead, PartitionId, SessionId, ShardId, TargetId,
 };
 use zonal_wire::meta::ShardLoad;
 use zonal_wire::storage::ErrorNumber;
@@ -311,6 +311,20 @@ impl MetaShard {
         self.reply(MetaReply::Failed {
             code: ErrorNumber(code),
         })
+    }
+
+    /// Files whose copies on a target are stale, behind the inode.
+    ///
+    /// # Errors
+    /// The store's error; `Corrupt`.
+    pub fn stale_files(
+        &self,
+        kv: &dyn KvRead,
+        of: (TargetId, Ino),
+    ) -> Result<MetaReply, ErrorCode> {
+        let unfrozen = self.partitions.iter().filter(|one| !self.is_frozen(**one));
+        let partitions: Vec<PartitionId> = unfrozen.copied().collect();
+        crate::op::stale_copies::files_of(kv, &partitions, of, self.map.version)
     }
 
     pub(crate) fn outcome(

@@ -18,8 +18,8 @@ use crate::stripe_set_choice::StripeSetChooser;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use zonal_types::{
-    Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Name, PartitionId, SessionId,
-    ShardId, codec_struct,
+    Codec, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, MapVersion, Name, PartitionId,
+    SessionId, ShardId, codec_struct,
 };
 use zonal_wire::MetaRequest;
 use zonal_zonemap::ZoneMap;
@@ -150,6 +150,11 @@ impl<'a> Tx<'a> {
             inodes: BTreeMap::new(),
             directories: BTreeSet::new(),
         }
+    }
+
+    /// The version of the shard's map.
+    pub fn map_version(&self) -> MapVersion {
+        self.env.map.version
     }
 
     /// The store as it was before the request.
@@ -482,6 +487,10 @@ impl<'a> Tx<'a> {
                 let now = data_of(now).into_iter();
                 indexed.extend(now.map(|id| (keys::data(id), Some(ino.to_bytes()))));
             }
+            if is_stale(before) != is_stale(now) {
+                let mark = is_stale(now).then(Vec::new);
+                raw.insert(keys::stale(ino), mark);
+            }
             raw.insert(keys::inode(ino), cached.now.as_ref().map(Codec::to_bytes));
             if let Some(before) = cached.before {
                 inodes.push(Changed {
@@ -524,6 +533,13 @@ impl<'a> Tx<'a> {
 }
 
 /// The data ids of an inode.
+/// True where copies of the file are stale.
+fn is_stale(inode: &Option<Inode>) -> bool {
+    inode
+        .as_ref()
+        .is_some_and(|inode| !inode.layout.stale.is_empty())
+}
+
 fn data_of(inode: &Option<Inode>) -> Vec<DataId> {
     let layout = inode.as_ref().map(|inode| &inode.layout);
     layout.map_or_else(Vec::new, |layout| layout.data_ids().collect())

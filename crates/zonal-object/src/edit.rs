@@ -70,6 +70,12 @@ pub enum EditStep {
 }
 
 impl Edit {
+    /// The object that it changes.
+    #[must_use]
+    pub fn object(&self) -> ObjectId {
+        self.object
+    }
+
     fn new(object: ObjectId, truncation: Truncation, kind: Kind, range: Range<u64>) -> Self {
         Self {
             object,

@@ -17,7 +17,7 @@
 //! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
-//! | shard | `HasOpen`, `FencesOf` | servers with a target |
+//! | shard | `HasOpen`, `FencesOf`, `StaleFiles`, `MendCopy` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
@@ -74,9 +74,10 @@ pub(crate) fn check_meta(
 ) -> Result<(), ErrorCode> {
     if peer.role == Role::Server {
         return permitted(match request {
-            MetaRequest::HasOpen { .. } | MetaRequest::FencesOf { .. } => {
-                has_role(peer, |roles| roles.storage)
-            }
+            MetaRequest::HasOpen { .. }
+            | MetaRequest::FencesOf { .. }
+            | MetaRequest::StaleFiles { .. }
+            | MetaRequest::MendCopy { .. } => has_role(peer, |roles| roles.storage),
             MetaRequest::OpenSession { .. } => peer.certified.is_none(),
             _ => is_shards(peer),
         });
@@ -91,6 +92,8 @@ pub(crate) fn check_meta(
         | MetaRequest::SettleDir { .. }
         | MetaRequest::HasOpen { .. }
         | MetaRequest::FencesOf { .. }
+        | MetaRequest::StaleFiles { .. }
+        | MetaRequest::MendCopy { .. }
         | MetaRequest::OpenSets { .. }
         | MetaRequest::FirstLevel { .. }
         | MetaRequest::MorePartitions { .. }
@@ -122,7 +125,11 @@ pub(crate) fn check_storage(peer: &Peer, request: &StorageRequest) -> Result<(),
         StorageRequest::Delete { .. } | StorageRequest::Fence { .. }
     );
     permitted(match peer.role {
-        Role::Server => is_shards(peer),
+        Role::Server => {
+            is_shards(peer)
+                || (has_role(peer, |roles| roles.storage)
+                    && matches!(request, StorageRequest::Read { .. }))
+        }
         Role::Client | Role::Tool => !is_for_servers,
     })
 }

@@ -71,6 +71,7 @@ mod store_starts;
 mod stores;
 mod subjects;
 mod target_lease;
+mod target_resync;
 mod timers;
 pub mod units;
 

@@ -333,6 +333,44 @@ impl Peers {
         self.call(to, header, request.name(), &request.to_bytes())
     }
 
+    /// Reads an object by the slots of this map, as part of the group of its copies.
+    ///
+    /// # Errors
+    /// See [`PeerError`].
+    pub(crate) fn read_object(
+        &self,
+        map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> Result<(StorageReply, Vec<u8>), PeerError> {
+        let unknown = || PeerError::Unknown {
+            what: format!("target {}", request.target()),
+        };
+        let target = map.target(request.target()).ok_or_else(unknown)?;
+        let node = map.node(target.node).ok_or_else(unknown)?;
+        let tcp = node.address.parse().map_err(|_error| unknown())?;
+        let slot = request.object().and_then(|object| {
+            let set = map.set(object.set)?;
+            set.slots.get(usize::from(object.slot))
+        });
+        let mut header = Header::request(Service::Storage, self.cell);
+        header.map_version = map.version;
+        header.epoch = slot.ok_or_else(unknown)?.slot_epoch;
+        header.is_guarded = true;
+        header.trace = SERVING.get();
+        let request = Request {
+            operation: request.name(),
+            header,
+            body: &request.to_bytes(),
+            payload: &[],
+            room: 0,
+        };
+        let to = Address::new(tcp, target.node);
+        let reply = self.pool.call(to, request, PayloadInto::Owned)?;
+        let decoded = StorageReply::from_bytes(&reply.body);
+        let decoded = decoded.map_err(|_error| PeerError::Garbled { server: tcp })?;
+        Ok((decoded, reply.payload))
+    }
+
     /// Calls a target of a node.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ use crate::shard_service::ShardService;
 use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
-use crate::{revocations, root_names, target_lease};
+use crate::{revocations, root_names, target_lease, target_resync};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -323,9 +323,13 @@ fn start_periodic(
         let storage = Arc::clone(storage);
         target_lease::start(config.node, storage, manager.clone())
     });
+    let filling = node.storage.as_ref().map(|storage| {
+        let storage = Arc::clone(storage);
+        target_resync::start(storage, Arc::clone(&node.map))
+    });
     let keeping = revocations::start(manager, server.revoker(), Arc::clone(&node.map));
     let threads = [watching, measuring, keeping].into_iter();
-    let threads = threads.chain(mirroring).chain(leasing);
+    let threads = threads.chain(mirroring).chain(leasing).chain(filling);
     let threads: std::io::Result<Vec<PeriodicThread>> = threads.collect();
     threads.map_err(|source| ServerError::System {
         what: "a thread",

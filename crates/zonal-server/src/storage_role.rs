@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use zonal_disk::{DiskError, Engine, Segments};
 pub(crate) use zonal_driver::storage::Refused;
-use zonal_driver::storage::{NotAdmitted, TargetDriver};
+use zonal_driver::storage::{NotAdmitted, ResyncRound, TargetDriver};
 use zonal_driver::{NotReady, at_once};
 use zonal_net::ReplyBuilder;
 use zonal_object::StorageTarget;
-use zonal_types::{ErrorCode, HolderNumber, TargetId};
+use zonal_types::{ErrorCode, HolderNumber, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
 
@@ -32,6 +32,9 @@ pub struct StorageRole {
     pub(crate) segments: Arc<Segments>,
     pub(crate) medium_health: MediumHealth,
     pub(crate) traffic: TrafficCounters,
+    /// Files whose stale copies were filled here, and the bytes taken for that.
+    mended: AtomicU64,
+    filled_bytes: AtomicU64,
 }
 
 impl StorageRole {
@@ -61,6 +64,8 @@ impl StorageRole {
             segments,
             medium_health: MediumHealth::default(),
             traffic: TrafficCounters::default(),
+            mended: AtomicU64::new(0),
+            filled_bytes: AtomicU64::new(0),
         }
     }
 
@@ -125,6 +130,15 @@ impl StorageRole {
         at_once(self.driver.resume()).unwrap_or_else(|waits| Err(waited(waits)))
     }
 
+    /// Fills stale copies of a shard's files.
+    pub(crate) fn resync(&self, shard: ShardId) -> Result<ResyncRound, Refused> {
+        let round = at_once(self.driver.resync(shard));
+        let round = round.unwrap_or_else(|waits| Err(waited(waits)))?;
+        self.mended.fetch_add(round.mended, Ordering::Relaxed);
+        self.filled_bytes.fetch_add(round.bytes, Ordering::Relaxed);
+        Ok(round)
+    }
+
     /// Moves pending blocks to segments, then makes a checkpoint of the index.
     pub(crate) fn checkpoint(&self) -> Result<(), DiskError> {
         at_once(self.driver.checkpoint()).unwrap_or_else(|waits| {
@@ -182,6 +196,14 @@ impl StorageRole {
             (
                 "target_read_errors_total".into(),
                 host.unreadable.load(Ordering::Relaxed),
+            ),
+            (
+                "target_mended_files_total".into(),
+                self.mended.load(Ordering::Relaxed),
+            ),
+            (
+                "target_filled_bytes_total".into(),
+                self.filled_bytes.load(Ordering::Relaxed),
             ),
             ("target_healthy".into(), u64::from(self.is_healthy())),
         ]);

@@ -21,7 +21,7 @@ use host::{Payload, SimDisk};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_driver::at_once;
-use zonal_driver::storage::{NotAdmitted, Refused, TargetDriver};
+use zonal_driver::storage::{NotAdmitted, Refused, ResyncPlan, TargetDriver, TargetHost};
 use zonal_object::key::{IndexKey, OBJECT, parse};
 use zonal_object::{
     EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, Truncation, replay_checks,
@@ -157,6 +157,31 @@ impl StorageNode {
                     }
                 }
                 clock.sleep(LEASE_EVERY).await;
+            }
+        });
+    }
+
+    /// Fills stale copies again and again, where files have copies.
+    pub fn keep_resync(self: &Rc<Self>) {
+        if self.driver.host().lease.is_none() {
+            return;
+        }
+        let node = self.clone();
+        self.clock.spawn(self.group, async move {
+            let mut plan = ResyncPlan::default();
+            loop {
+                node.clock.sleep(LEASE_EVERY).await;
+                let host = node.driver.host();
+                if !host.has_lease() {
+                    continue;
+                }
+                let (map, now) = (host.map(), host.line.now().instant);
+                for shard in plan.shards(&map, node.driver.id(), now) {
+                    let round = node.driver.resync(shard).await;
+                    if round.is_ok_and(|round| round.left == 0) {
+                        plan.done(shard);
+                    }
+                }
             }
         });
     }

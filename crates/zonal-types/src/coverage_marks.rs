@@ -128,6 +128,14 @@ marks! {
     TargetTakenOut,
     /// A shard marked a copy as stale.
     CopyMarkedStale,
+    /// A client changed a copy that its target was filling.
+    FillingCopyChanged,
+    /// A shard removed the mark of a copy that its target had filled.
+    CopyMended,
+    /// A target took a part of a copy from another one.
+    CopyFilled,
+    /// A client changed a part of a copy while its target took it from another one.
+    FillOvertaken,
     /// A caller with a short limit called a server that had been silent.
     SilentServerMet,
     /// An operation ended before the deadline of its request, because a server it needs did not

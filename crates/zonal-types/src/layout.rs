@@ -1,7 +1,7 @@
 //! Data types of a layout; `zonal-layout` has the arithmetic.
 
 use crate::codec::{Codec, CodecError, Reader};
-use crate::ids::{Column, DataId, LayoutGen, StripeSetId, TargetId, ZoneId};
+use crate::ids::{Column, DataId, LayoutGen, MapVersion, StripeSetId, TargetId, ZoneId};
 use crate::limits::{COPIES_MAX, STRIPE_UNIT_DEFAULT, STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 use crate::{codec_enum, codec_struct};
 
@@ -220,16 +220,42 @@ impl Layout {
     }
 }
 
-codec_struct! {
-    /// Data that a client needs besides the attributes to read and write a file.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct FileData {
-        /// Placement of the bytes.
-        layout: Layout,
-        /// Number of the last truncation.
-        truncate_seq: u64,
-        /// Size that the last truncation left; a target that has not seen `truncate_seq` truncates
-        /// to it first.
-        truncate_size: u64,
+/// Data that a client needs besides the attributes to read and write a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileData {
+    /// Placement of the bytes.
+    pub layout: Layout,
+    /// The map by which the shard gave the layout: it has the marks of all outages up to there. Only
+    /// with copies.
+    pub as_of: MapVersion,
+    /// Number of the last truncation.
+    pub truncate_seq: u64,
+    /// Size that the last truncation left; a target that has not seen `truncate_seq` truncates to it
+    /// first.
+    pub truncate_size: u64,
+}
+
+impl Codec for FileData {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.layout.put(out);
+        if self.layout.has_copies() {
+            self.as_of.put(out);
+        }
+        self.truncate_seq.put(out);
+        self.truncate_size.put(out);
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let layout: Layout = Codec::get(from)?;
+        let as_of = match layout.has_copies() {
+            true => Codec::get(from)?,
+            false => MapVersion(0),
+        };
+        Ok(Self {
+            layout,
+            as_of,
+            truncate_seq: Codec::get(from)?,
+            truncate_size: Codec::get(from)?,
+        })
     }
 }

@@ -7,7 +7,7 @@ use crate::transport::net::{Message, Net, NetFailure, ServerReply};
 use crate::transport::operation::{Cancellation, OperationContext};
 use std::ops::Deref;
 use std::task::Poll;
-use zonal_types::{DataId, ErrorCode, Instant, MapVersion};
+use zonal_types::{DataId, ErrorCode, Instant};
 
 /// How often a brief operation looks whether a lock is free, ms.
 const LOCK_STEP_MS: u64 = 10;
@@ -16,8 +16,6 @@ const LOCK_STEP_MS: u64 = 10;
 pub struct Call<'a, C> {
     client: &'a C,
     context: OperationContext,
-    /// The known version of the map when the operation began: replies are of no earlier state.
-    began_at: MapVersion,
 }
 
 impl<C> Deref for Call<'_, C> {
@@ -51,7 +49,6 @@ impl<'a, C: SessionOwner> Call<'a, C> {
                 deadline_ms,
                 cancellation,
             ),
-            began_at: cell.map().version,
         }
     }
 
@@ -72,7 +69,6 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         Self {
             client: self.client,
             context: OperationContext::brief(self.context.trace(), cancellation, end),
-            began_at: self.began_at,
         }
     }
 
@@ -82,11 +78,6 @@ impl<'a, C: SessionOwner> Call<'a, C> {
     pub fn of_listing(mut self) -> Self {
         self.context.set_of_listing();
         self
-    }
-
-    /// The known version of the map when the operation began.
-    pub(crate) fn began_at(&self) -> MapVersion {
-        self.began_at
     }
 
     /// The operation's context.

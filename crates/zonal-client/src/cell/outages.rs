@@ -56,8 +56,11 @@ pub(crate) enum CopyState {
     InService,
     /// Its target is out. It misses nothing yet: before the next change it is marked.
     Out,
-    /// It misses changes.
+    /// It misses changes, and its target is out.
     Stale,
+    /// It misses changes, and its target fills it. It gets each change after the copies that have
+    /// all of them.
+    Filling,
 }
 
 impl<N: Net> Cell<N> {
@@ -77,31 +80,35 @@ impl<N: Net> Cell<N> {
             set.slots.get(usize::from(slot))
         });
         match slot {
-            Some(slot) if layout.is_stale(slot.target) => CopyState::Stale,
-            Some(slot) if slot.state == SlotState::Out => CopyState::Out,
-            _ => CopyState::InService,
+            Some(slot) => match (layout.is_stale(slot.target), slot.state == SlotState::Out) {
+                (true, true) => CopyState::Stale,
+                (true, false) => CopyState::Filling,
+                (false, true) => CopyState::Out,
+                (false, false) => CopyState::InService,
+            },
+            None => CopyState::InService,
         }
     }
 
-    /// [`Self::place`] for a layout that is known as of this version of the map.
+    /// [`Self::place`] for a layout that is known as of a version of the map.
     ///
     /// # Errors
     /// `StaleEpoch` also where a target of the set went out or came back since: the layout may lack
     /// marks.
     pub(crate) fn place_known(
         &self,
-        known_at: MapVersion,
+        as_of: MapVersion,
         component: &Component,
         object: Column,
     ) -> Result<TargetPlace, ErrorCode> {
-        if !self.has_marks(known_at, component) {
+        if !self.has_marks(as_of, component) {
             return Err(ErrorCode::StaleEpoch);
         }
         self.place(component, object)
     }
 
     /// True where a layout of this version has the marks of all outages.
-    pub(crate) fn has_marks(&self, known_at: MapVersion, component: &Component) -> bool {
+    pub(crate) fn has_marks(&self, as_of: MapVersion, component: &Component) -> bool {
         if component.redundancy.copies() < 2 {
             return true;
         }
@@ -110,7 +117,7 @@ impl<N: Net> Cell<N> {
             .set(component.set)
             .into_iter()
             .flat_map(|set| &set.slots);
-        slots.all(|slot| slot.slot_epoch.0 <= known_at.0)
+        slots.all(|slot| slot.slot_epoch.0 <= as_of.0)
     }
 }
 

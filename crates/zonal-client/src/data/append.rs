@@ -11,15 +11,17 @@
 
 use crate::cell::session::{AppendInFlight, Link};
 use crate::client::ClientCall;
+use crate::data::storage_retry::Persistence;
 use crate::file::File;
 use crate::file::inline_bytes::split;
 use crate::file::tail_ownership::TailOwnership;
 use crate::transport::net::Net;
 use crate::transport::retry::is_unsure;
+use std::collections::VecDeque;
 use zonal_basics::to_usize;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
 use zonal_types::{ErrorCode, FileData, Instant};
-use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageRequest};
+use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
 
 impl<N: Net> ClientCall<'_, N> {
     /// Appends `bytes` and returns their offset.
@@ -198,7 +200,9 @@ impl<N: Net> ClientCall<'_, N> {
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
         let mut end = offset + bytes.len() as u64;
         let length = bytes.len() as u64;
-        for piece in self.pieces_to_write(&data, offset, length).await? {
+        let pieces = self.pieces_to_write(&data, offset, length).await?;
+        let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
+        while let Some((piece, fills)) = left.pop_front() {
             let from = to_usize(piece.file_offset - offset);
             let at = (piece.component, piece.column);
             let wrote = loop {
@@ -223,9 +227,13 @@ impl<N: Net> ClientCall<'_, N> {
                     self.still_ours(link, append).await?;
                     until = now.plus_ms(CACHE_TERM_MS);
                 }
-                let last = until.min(deadline);
+                let how = Persistence {
+                    deadline: until.min(deadline),
+                    follows_truncations: false,
+                    fills,
+                };
                 match self
-                    .storage_until(file, at, &make, part, (None, None), (last, false))
+                    .storage_until(file, at, &make, part, (None, None), how)
                     .await
                 {
                     Err(_passing) if self.net.now() >= until && !self.is_over(deadline) => {}
@@ -238,6 +246,9 @@ impl<N: Net> ClientCall<'_, N> {
                 }
             };
             if let Some((reply, _, target)) = wrote {
+                if reply == StorageReply::Done && !fills {
+                    left.push_back((piece, true));
+                }
                 *delta += file.state().note_written(target, &reply);
             }
         }

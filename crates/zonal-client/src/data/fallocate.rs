@@ -5,10 +5,11 @@ use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
 use crate::transport::net::Net;
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use zonal_basics::to_usize;
 use zonal_types::limits::{CHUNK_BYTES, FILE_BYTES_MAX, STORAGE_STEP_BYTES};
-use zonal_types::{Column, ErrorCode};
+use zonal_types::{Column, ErrorCode, FileData};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
 /// The longest range that a target changes in one step at any offset: all of it or nothing.
@@ -74,23 +75,7 @@ impl<N: Net> ClientCall<'_, N> {
             self.reserve_inline(file, (offset, end.min(inline)), how, keep_size);
         }
         let offset = offset.max(inline.min(end));
-        let mut delta = 0;
-        let mut reserved = Ok(());
-        for (index, component) in data.layout.components.iter().enumerate() {
-            for column in zonal_layout::objects(component) {
-                let from = zonal_layout::object_bytes(component, offset, column);
-                let to = zonal_layout::object_bytes(component, end, column);
-                if from >= to || reserved.is_err() {
-                    continue;
-                }
-                let make = |object| how.request(object, from, to - from);
-                let whole = to - from <= ONE_STEP_BYTES;
-                let change = self.reserve_column(file, (index, column), &make, whole);
-                let (changed, outcome) = change.await;
-                delta += changed;
-                reserved = outcome;
-            }
-        }
+        let (delta, reserved) = self.reserve_objects(file, &data, (offset, end), how).await;
         // Space taken before a failure stays taken.
         if reserved.is_err() && delta == 0 {
             return reserved;
@@ -113,23 +98,66 @@ impl<N: Net> ClientCall<'_, N> {
         reserved.and(reported)
     }
 
-    /// Changes the range in one column. Returns the change of allocated bytes, also on failure.
-    /// `whole`: the target changes all of it or nothing.
+    /// Changes the range in all objects, last in copies that are being filled. Returns the change of
+    /// allocated bytes, also on failure.
+    async fn reserve_objects(
+        &self,
+        file: &File<N>,
+        data: &FileData,
+        (offset, end): (u64, u64),
+        how: Reserve,
+    ) -> (i64, Result<(), ErrorCode>) {
+        let components = data.layout.components.iter().enumerate();
+        let mut left: VecDeque<_> = components
+            .flat_map(|(index, component)| {
+                zonal_layout::objects(component)
+                    .map(move |column| (index, component, column, false))
+            })
+            .collect();
+        let mut delta = 0;
+        while let Some((index, component, column, fills)) = left.pop_front() {
+            let from = zonal_layout::object_bytes(component, offset, column);
+            let to = zonal_layout::object_bytes(component, end, column);
+            if from >= to {
+                continue;
+            }
+            let make = |object| how.request(object, from, to - from);
+            let whole = to - from <= ONE_STEP_BYTES;
+            let change = self.reserve_column(file, (index, column), &make, (whole, fills));
+            let (changed, outcome) = change.await;
+            delta += changed;
+            match outcome {
+                Ok(StorageReply::Done) if !fills => {
+                    left.push_back((index, component, column, true))
+                }
+                Ok(_changed) => {}
+                Err(code) => return (delta, Err(code)),
+            }
+        }
+        (delta, Ok(()))
+    }
+
+    /// Changes the range in one object. Returns the change of allocated bytes, also on failure.
+    /// `whole`: the target changes all of it or nothing. `fills`: the other copies have the change.
     async fn reserve_column(
         &self,
         file: &File<N>,
         at: (usize, Column),
         make: MakeRequest<'_>,
-        whole: bool,
-    ) -> (i64, Result<(), ErrorCode>) {
+        (whole, fills): (bool, bool),
+    ) -> (i64, Result<StorageReply, ErrorCode>) {
         let before = if whole {
             None
         } else {
             self.column_allocated(file, at).await.ok()
         };
-        let failed = match self.storage_retry(file, at, make, &[], None, None).await {
+        let changed = match fills {
+            true => self.storage_fill(file, at, make, &[]).await,
+            false => self.storage_retry(file, at, make, &[], None, None).await,
+        };
+        let failed = match changed {
             Ok((reply, _, target)) => {
-                return (file.state().note_written(target, &reply), Ok(()));
+                return (file.state().note_written(target, &reply), Ok(reply));
             }
             Err(code) => code,
         };

@@ -32,7 +32,6 @@ impl<N: Net> ClientCall<'_, N> {
         state.opens += 1;
         state.unsynced.tell(boot, None);
         state.refresh(attr, Some(data));
-        state.known_at = state.known_at.max(self.began_at());
         drop(state);
         file.clone()
     }
@@ -41,7 +40,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn detached_file(&self, ino: Ino, data: FileData) -> File<N> {
         // Requests of an earlier file of this inode may still be in flight.
         let attempt = self.attempts.load(Ordering::Relaxed);
-        File::new(ino, data, self.began_at(), attempt)
+        File::new(ino, data, attempt)
     }
 
     /// Ends one open and flushes dirty data. The shard hears of it with the next batch of closes.
@@ -132,7 +131,6 @@ impl<N: Net> ClientCall<'_, N> {
     pub async fn refetch(&self, file: &File<N>) -> Result<Attr, ErrorCode> {
         let link = self.reach(file.ino).await?;
         let outdatings = file.state().outdatings;
-        let known_at = self.map().version;
         let ino = file.ino;
         let request = MetaRequest::GetAttr { ino, data: true };
         match self.meta(&link, &request).await? {
@@ -142,7 +140,6 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 let mut state = file.state();
                 state.refresh(&attr, data);
-                state.known_at = state.known_at.max(known_at);
                 if state.outdatings == outdatings {
                     state.is_outdated = false;
                     self.judge_truncation(&mut state, &attr);

@@ -8,7 +8,7 @@ use crate::file::inline_bytes::{copy_out, end_of_inline};
 use crate::file::{File, lay_over};
 use crate::transport::net::{Net, NetFailure};
 use zonal_basics::to_usize;
-use zonal_types::{ErrorCode, FileData, Ino, MapVersion};
+use zonal_types::{ErrorCode, FileData, Ino};
 use zonal_wire::{ObjectRef, StorageRequest};
 
 /// Shorter reads go into the buffer even where there is a sink: copying a few pages costs less than
@@ -93,11 +93,10 @@ impl<N: Net> ClientCall<'_, N> {
         if is_old {
             self.refetch(file).await?;
         }
-        let (data, known_at, size, copies) = {
+        let (data, size, copies) = {
             let state = file.state();
             (
                 state.data.clone(),
-                state.known_at,
                 state.size,
                 state.pending_copies(offset, end),
             )
@@ -112,15 +111,13 @@ impl<N: Net> ClientCall<'_, N> {
         if let Some(sink) = sink
             && is_whole
             && self
-                .read_sunk((file.ino, &data, known_at), offset, length, sink)
+                .read_sunk((file.ino, &data), offset, length, sink)
                 .await?
         {
             return Ok((ReadInto::Sink, None));
         }
         let out = &mut out[..length];
-        let is_short = self
-            .read_stored(file, (&data, known_at), offset, out)
-            .await?;
+        let is_short = self.read_stored(file, &data, offset, out).await?;
         lay_over(&copies, offset, out);
         // Own unreported writes extend the file beyond its stored bytes. A truncation may have come
         // as well.
@@ -132,7 +129,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// empty.
     async fn read_sunk(
         &self,
-        (ino, data, known_at): (Ino, &FileData, MapVersion),
+        (ino, data): (Ino, &FileData),
         offset: u64,
         length: usize,
         sink: &mut N::Sink,
@@ -143,7 +140,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let component = &data.layout.components[piece.component];
         // The read into the buffer fetches a newer map.
-        let Ok(place) = self.place_known(known_at, component, piece.column) else {
+        let Ok(place) = self.place_known(data.as_of, component, piece.column) else {
             return Ok(false);
         };
         if !self.net.suits_sink(&place.address, place.node) {
@@ -176,7 +173,7 @@ impl<N: Net> ClientCall<'_, N> {
     async fn read_stored(
         &self,
         file: &File<N>,
-        (data, known_at): (&FileData, MapVersion),
+        data: &FileData,
         offset: u64,
         out: &mut [u8],
     ) -> Result<bool, ErrorCode> {
@@ -192,7 +189,7 @@ impl<N: Net> ClientCall<'_, N> {
         let call = brief.as_ref().unwrap_or(self);
         for piece in &pieces {
             let component = &data.layout.components[piece.component];
-            let place = self.place_known(known_at, component, piece.column);
+            let place = self.place_known(data.as_of, component, piece.column);
             let first = place.map(|place| {
                 let object = Self::object(data, component, piece.column, &place);
                 let pending = call.start_read(file.ino, &place, &read_request(object, piece));

@@ -80,7 +80,10 @@ impl<N: Net> ClientCall<'_, N> {
             pieces.extend(self.pieces_to_write(&data, *at, run.len() as u64).await?);
         }
         if data.layout.has_copies() {
-            self.leave_out_stale(file, &mut pieces).await?;
+            let left_out = self.leave_out_stale(file, &mut pieces).await?;
+            if let Some(last) = file.state().inflight.back_mut() {
+                last.left_out = left_out;
+            }
         }
         Ok(pieces)
     }
@@ -93,13 +96,13 @@ impl<N: Net> ClientCall<'_, N> {
         batch: &Arc<Batch>,
         pieces: Vec<Piece>,
     ) -> Result<(), ErrorCode> {
-        let (data, known_at, overlapping) = {
+        let (data, overlapping) = {
             let state = file.state();
             let others = state.inflight.len() - 1;
             let mut others = state.inflight.iter().take(others);
             let last = others.rposition(|other| other.batch.overlaps(batch));
             let count = last.map_or(0, |last| last + 1);
-            (state.data.clone(), state.known_at, count)
+            (state.data.clone(), count)
         };
         let mut done = self.finish_oldest(file, overlapping).await;
         let mut parts = Vec::new();
@@ -108,7 +111,7 @@ impl<N: Net> ClientCall<'_, N> {
                 continue;
             };
             let component = &data.layout.components[first.component];
-            match self.place_known(known_at, component, first.column) {
+            match self.place_known(data.as_of, component, first.column) {
                 Ok(place) => {
                     while self.writes_in_flight.is_full(place.target)
                         && file.state().inflight.len() > 1
@@ -125,6 +128,11 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
+                    if is_left_out(&outcome)
+                        && let Some(last) = file.state().inflight.back_mut()
+                    {
+                        last.left_out.extend(pieces.iter().copied());
+                    }
                     // The last batch: none in flight is newer.
                     let noted = self.settle_message(file, &pieces, (batch, usize::MAX), outcome);
                     done = both(done, noted.await);
@@ -197,14 +205,16 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut done = Ok(());
         for _ in 0..count {
-            let (batch, parts, truncate_seq) = {
+            let (batch, parts, mut left_out, truncate_seq) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
                     break;
                 };
                 let parts = std::mem::take(&mut front.parts);
-                (front.batch.clone(), parts, front.truncate_seq)
+                let left_out = std::mem::take(&mut front.left_out);
+                (front.batch.clone(), parts, left_out, front.truncate_seq)
             };
+            let mut of_batch = Ok(());
             for part in parts {
                 let InFlightMessage {
                     pieces,
@@ -222,10 +232,17 @@ impl<N: Net> ClientCall<'_, N> {
                     Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
                 };
                 drop(ticket);
+                if is_left_out(&outcome) {
+                    left_out.extend(pieces.iter().copied());
+                }
                 // The first batch: all others in flight are newer.
                 let noted = self.settle_message(file, &pieces, (&batch, 1), outcome);
-                done = both(done, noted.await);
+                of_batch = both(of_batch, noted.await);
             }
+            if of_batch.is_ok() {
+                of_batch = self.fill_left_out(file, left_out, &batch).await;
+            }
+            done = both(done, of_batch);
             let over = file.state().inflight.pop_front();
             if let Some(over) = over {
                 assert!(
@@ -235,6 +252,22 @@ impl<N: Net> ClientCall<'_, N> {
                 self.dirty_bytes
                     .fetch_sub(over.batch.bytes(), Ordering::Relaxed);
             }
+        }
+        done
+    }
+
+    /// Writes the pieces of copies that missed changes and are being filled by now, after the others.
+    async fn fill_left_out(
+        &self,
+        file: &File<N>,
+        left_out: Vec<Piece>,
+        batch: &Batch,
+    ) -> Result<(), ErrorCode> {
+        let mut done = Ok(());
+        for pieces in pack(left_out) {
+            let outcome = self.write_again(file, &pieces, batch, None, true).await;
+            let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
+            done = both(done, noted.await);
         }
         done
     }
@@ -331,6 +364,18 @@ impl<N: Net> ClientCall<'_, N> {
         first: Option<ErrorCode>,
     ) -> Outcome {
         zonal_types::mark!(WriteRepeated);
+        self.write_again(file, pieces, batch, first, false).await
+    }
+
+    /// As [`Self::rewrite`]. `fills`: the other copies have the pieces.
+    async fn write_again(
+        &self,
+        file: &File<N>,
+        pieces: &[Piece],
+        batch: &Batch,
+        first: Option<ErrorCode>,
+        fills: bool,
+    ) -> Outcome {
         if file.state().is_forfeited(batch) {
             return Err(ErrorCode::Io);
         }
@@ -342,11 +387,20 @@ impl<N: Net> ClientCall<'_, N> {
             write_request(object, pieces)
         };
         let bytes = payload_of(batch, pieces);
-        let (reply, _, target) = self
-            .storage_retry(file, at, &make, &bytes, None, first)
-            .await?;
+        let (reply, _, target) = match fills {
+            true => self.storage_fill(file, at, &make, &bytes).await?,
+            false => {
+                self.storage_retry(file, at, &make, &bytes, None, first)
+                    .await?
+            }
+        };
         Ok((reply, target, truncate_seq.get()))
     }
+}
+
+/// True where the copy misses changes: the pieces go there after the others, if at all.
+fn is_left_out(outcome: &Outcome) -> bool {
+    matches!(outcome, Ok((StorageReply::Done, ..)))
 }
 
 /// The bytes of the pieces, one behind the other; borrowed where there is one piece.

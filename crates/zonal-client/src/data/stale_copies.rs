@@ -14,7 +14,7 @@ use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, late};
 use zonal_basics::BackOff;
 use zonal_layout::Piece;
-use zonal_types::{Attr, ErrorCode, FileData, Ino, MapVersion, TargetId};
+use zonal_types::{Attr, ErrorCode, FileData, Ino, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
 /// How long a change waits for the reply of a copy before it reports the target, and after each
@@ -58,16 +58,23 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// The state of a file with all marks. The caller holds the gate.
     pub(crate) async fn marked_data(&self, file: &File<N>) -> Result<FileData, ErrorCode> {
+        let deadline = self.deadline();
+        let mut pause = BackOff::new(RETRY_MS);
         loop {
-            let (data, known_at) = {
-                let state = file.state();
-                (state.data.clone(), state.known_at)
-            };
+            let data = file.state().data.clone();
             let mut components = data.layout.components.iter();
-            if components.all(|component| self.has_marks(known_at, component)) {
+            if components.all(|component| self.has_marks(data.as_of, component)) {
                 return Ok(data);
             }
+            let before = data.as_of;
             self.refetch(file).await?;
+            if file.state().data.as_of == before {
+                // The shard does not know the newest map yet.
+                if self.is_over(deadline) {
+                    return Err(ErrorCode::TimedOut);
+                }
+                self.sleep(pause.next_ms()).await;
+            }
         }
     }
 
@@ -78,10 +85,8 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         targets: Vec<TargetId>,
     ) -> Result<(), ErrorCode> {
-        if let Some((attr, data, known_at)) = self.mark_stale_of(file.ino, targets).await? {
-            let mut state = file.state();
-            state.refresh(&attr, Some(data));
-            state.known_at = state.known_at.max(known_at);
+        if let Some((attr, data)) = self.mark_stale_of(file.ino, targets).await? {
+            file.state().refresh(&attr, Some(data));
         }
         Ok(())
     }
@@ -89,16 +94,16 @@ impl<N: Net> ClientCall<'_, N> {
     /// Marks the copy of a closed file. False: the target has the file's only copy.
     pub(crate) async fn mark_closed(&self, ino: Ino, target: TargetId) -> Result<bool, ErrorCode> {
         let marked = self.mark_stale_of(ino, vec![target]).await?;
-        Ok(marked.is_some_and(|(_, data, _)| data.layout.is_stale(target)))
+        Ok(marked.is_some_and(|(_, data)| data.layout.is_stale(target)))
     }
 
-    /// The file after the mark, with the version of the map that it is known as of. `None`: the
-    /// copies were not marked, as no other one is left, or a target is back.
+    /// The file after the mark. `None`: the copies were not marked, as no other one is left, or a
+    /// target is back.
     async fn mark_stale_of(
         &self,
         ino: Ino,
         targets: Vec<TargetId>,
-    ) -> Result<Option<(Attr, FileData, MapVersion)>, ErrorCode> {
+    ) -> Result<Option<(Attr, FileData)>, ErrorCode> {
         let deadline = self.deadline();
         let mut pause = BackOff::new(RETRY_MS);
         let request = MetaRequest::MarkStale {
@@ -107,7 +112,6 @@ impl<N: Net> ClientCall<'_, N> {
         };
         loop {
             let link = self.reach(ino).await?;
-            let known_at = self.map().version;
             match self.meta(&link, &request).await {
                 Ok(MetaReply::Attr {
                     attr,
@@ -115,7 +119,7 @@ impl<N: Net> ClientCall<'_, N> {
                     ..
                 }) => {
                     zonal_types::mark!(CopyMarkedStale);
-                    return Ok(Some((attr, data, known_at)));
+                    return Ok(Some((attr, data)));
                 }
                 Ok(_other) => return Err(ErrorCode::Protocol),
                 Err(ErrorCode::Io) => return Ok(None),
@@ -133,12 +137,13 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// Leaves out of a change the pieces on copies that are out of service, after marking them.
+    /// Leaves out of a change the pieces on copies that miss changes, after marking those that are
+    /// out. Returns them.
     pub(crate) async fn leave_out_stale(
         &self,
         file: &File<N>,
         pieces: &mut Vec<Piece>,
-    ) -> Result<(), ErrorCode> {
+    ) -> Result<Vec<Piece>, ErrorCode> {
         let data = file.state().data.clone();
         let state_of = |data: &FileData, piece: &Piece| {
             let component = &data.layout.components[piece.component];
@@ -157,8 +162,14 @@ impl<N: Net> ClientCall<'_, N> {
             self.mark_stale(file, out).await?;
         }
         let data = file.state().data.clone();
-        pieces.retain(|piece| state_of(&data, piece) != CopyState::Stale);
-        Ok(())
+        let all = std::mem::take(pieces).into_iter();
+        let misses = |piece: &Piece| {
+            let state = state_of(&data, piece);
+            matches!(state, CopyState::Stale | CopyState::Filling)
+        };
+        let (left_out, whole) = all.partition(misses);
+        *pieces = whole;
+        Ok(left_out)
     }
 
     /// Targets of a file's objects that are out and not marked.

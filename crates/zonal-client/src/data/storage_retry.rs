@@ -10,10 +10,19 @@ use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
-use zonal_types::{
-    Column, Component, ErrorCode, FileData, Incarnation, Instant, MapVersion, TargetId,
-};
+use zonal_types::{Column, Component, ErrorCode, FileData, Incarnation, Instant, TargetId};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
+
+/// How the attempts of a request go on.
+#[derive(Clone, Copy)]
+pub(crate) struct Persistence {
+    /// No attempt begins after it.
+    pub(crate) deadline: Instant,
+    /// After a truncation by another client the request is made anew for the bytes that remain.
+    pub(crate) follows_truncations: bool,
+    /// The copies that have all changes have this one: it may go to a copy that is being filled.
+    pub(crate) fills: bool,
+}
 
 /// Makes a request for an object; each attempt calls it anew.
 pub(crate) type MakeRequest<'a> = &'a dyn Fn(ObjectRef) -> StorageRequest;
@@ -45,15 +54,40 @@ impl<N: Net> ClientCall<'_, N> {
         out: Option<&mut [u8]>,
         first: Option<ErrorCode>,
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
-        let deadline = self.deadline();
         let at = (component, column);
-        self.storage_until(file, at, make, payload, (out, first), (deadline, true))
+        let how = self.persistence();
+        self.storage_until(file, at, make, payload, (out, first), how)
             .await
     }
 
-    /// As [`Self::storage_retry`], with its own deadline: no attempt begins after it.
-    /// `follows_truncations`: after a truncation by another client the request is made anew for the
-    /// bytes that remain.
+    /// Sends a change for an object that it left out at first, after the other copies have it. `Done`
+    /// where it is left out still.
+    pub(crate) async fn storage_fill(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+        make: MakeRequest<'_>,
+        payload: &[u8],
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        zonal_types::mark!(FillingCopyChanged);
+        let how = Persistence {
+            fills: true,
+            ..self.persistence()
+        };
+        self.storage_until(file, at, make, payload, (None, None), how)
+            .await
+    }
+
+    fn persistence(&self) -> Persistence {
+        Persistence {
+            deadline: self.deadline(),
+            follows_truncations: true,
+            fills: false,
+        }
+    }
+
+    /// As [`Self::storage_retry`]. A change that leaves its copy out returns `Done`:
+    /// [`Self::storage_fill`] follows after the change of the other copies.
     pub(crate) async fn storage_until(
         &self,
         file: &File<N>,
@@ -61,8 +95,9 @@ impl<N: Net> ClientCall<'_, N> {
         make: MakeRequest<'_>,
         payload: &[u8],
         (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
-        (deadline, follows_truncations): (Instant, bool),
+        how: Persistence,
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        let deadline = how.deadline;
         let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
         let mut choice = CopyChoice::new(&file.state().data, component, out.is_some());
@@ -86,9 +121,7 @@ impl<N: Net> ClientCall<'_, N> {
                 if let Some(target) = asked.filter(|_| !choice.is_free()) {
                     self.note_silence(file, target, code).await;
                 }
-                let tried = (incarnation, deadline);
-                self.prepare_retry(file, code, follows_truncations, tried)
-                    .await?;
+                self.prepare_retry(file, code, incarnation, how).await?;
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
                 if !is_news && !self.is_over(deadline) {
                     self.sleep(pause.next_ms()).await;
@@ -101,15 +134,15 @@ impl<N: Net> ClientCall<'_, N> {
             if is_change && file.state().failures.forfeits() != forfeits {
                 return Err(ErrorCode::Io);
             }
-            let (data, known_at) = {
-                let state = file.state();
-                (state.data.clone(), state.known_at)
-            };
+            let data = file.state().data.clone();
             let components = &data.layout.components;
             let component = components.get(component).ok_or(ErrorCode::Stale)?;
-            let made = self.make_for_copy((&data, known_at), component, column, make, &mut choice);
+            let made = self.make_for_copy(&data, component, column, make, &mut choice);
             let (place, request) = match made {
-                Ok((place, _)) if self.is_left_out(file, component, column, &choice).await? => {
+                Ok((place, _))
+                    if !choice.is_free()
+                        && self.is_left_out(file, component, column, how.fills).await? =>
+                {
                     return Ok((StorageReply::Done, 0, place.target));
                 }
                 Ok(made) => made,
@@ -152,14 +185,14 @@ impl<N: Net> ClientCall<'_, N> {
     /// where any has the answer.
     fn make_for_copy(
         &self,
-        (data, known_at): (&FileData, MapVersion),
+        data: &FileData,
         component: &Component,
         column: Column,
         make: MakeRequest<'_>,
         choice: &mut CopyChoice,
     ) -> Result<(TargetPlace, StorageRequest), ErrorCode> {
         let made_for = |column| {
-            let place = self.place_known(known_at, component, column)?;
+            let place = self.place_known(data.as_of, component, column)?;
             let request = make(Self::object(data, component, column, &place));
             Ok((place, request))
         };
@@ -181,9 +214,9 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         component: &Component,
         column: Column,
-        choice: &CopyChoice,
+        fills: bool,
     ) -> Result<bool, ErrorCode> {
-        if choice.is_free() || component.redundancy.copies() < 2 {
+        if component.redundancy.copies() < 2 {
             return Ok(false);
         }
         let layout = file.state().data.layout.clone();
@@ -192,7 +225,11 @@ impl<N: Net> ClientCall<'_, N> {
             self.mark_stale(file, vec![target]).await?;
         }
         let layout = file.state().data.layout.clone();
-        Ok(self.copy_state(&layout, component, column) == CopyState::Stale)
+        Ok(match self.copy_state(&layout, component, column) {
+            CopyState::Stale => true,
+            CopyState::Filling => !fills,
+            CopyState::InService | CopyState::Out => false,
+        })
     }
 
     /// Reports a target that keeps a change from its copy.
@@ -212,11 +249,14 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         code: ErrorCode,
-        follows_truncations: bool,
-        (incarnation, deadline): (Option<Incarnation>, Instant),
+        incarnation: Option<Incarnation>,
+        how: Persistence,
     ) -> Result<(), ErrorCode> {
+        let deadline = how.deadline;
         match code {
-            ErrorCode::StaleTruncate if follows_truncations => self.refetch(file).await.map(drop),
+            ErrorCode::StaleTruncate if how.follows_truncations => {
+                self.refetch(file).await.map(drop)
+            }
             ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
                 self.try_refresh_map().await?;
                 let data = file.state().data.clone();
@@ -282,38 +322,35 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// A file's state with all marks, also of the targets that are out now: a change of all its
     /// objects leaves them out.
-    async fn marked_data_for_all(
-        &self,
-        file: &File<N>,
-    ) -> Result<(FileData, MapVersion), ErrorCode> {
+    async fn marked_data_for_all(&self, file: &File<N>) -> Result<FileData, ErrorCode> {
         let data = self.marked_data(file).await?;
         let out = self.unmarked_outages(&data);
         if !out.is_empty() {
             self.mark_stale(file, out).await?;
         }
-        let state = file.state();
-        Ok((state.data.clone(), state.known_at))
+        Ok(file.state().data.clone())
     }
 
-    /// Sends the same request to every column of the file in parallel. Returns the replies with
-    /// their targets, and an error if one is missing.
+    /// Sends the same change to every object of the file in parallel, then to copies that are being
+    /// filled. Returns the replies with their targets, and an error if one is missing.
     pub(crate) async fn all_columns(
         &self,
         file: &File<N>,
         make: MakeRequest<'_>,
     ) -> (Vec<(StorageReply, TargetId)>, Result<(), ErrorCode>) {
-        let marked = self.marked_data_for_all(file).await;
-        let (data, known_at) = match marked {
-            Ok(known) => known,
+        let data = match self.marked_data_for_all(file).await {
+            Ok(data) => data,
             Err(code) => return (Vec::new(), Err(code)),
         };
-        let mut started = Vec::new();
+        let (mut started, mut left_out) = (Vec::new(), Vec::new());
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in zonal_layout::objects(component) {
-                if self.copy_state(&data.layout, component, column) == CopyState::Stale {
+                let state = self.copy_state(&data.layout, component, column);
+                if matches!(state, CopyState::Stale | CopyState::Filling) {
+                    left_out.push((index, column));
                     continue;
                 }
-                let first = self.place_known(known_at, component, column);
+                let first = self.place_known(data.as_of, component, column);
                 let first = first.map(|place| {
                     let request = make(Self::object(&data, component, column, &place));
                     let pending = self.start_change(file, &place, &request, &[]);
@@ -340,7 +377,18 @@ impl<N: Net> ClientCall<'_, N> {
                     .map(|(reply, _, target)| (reply, target)),
             };
             match outcome {
+                Ok((StorageReply::Done, _)) => left_out.push((index, column)),
                 Ok(answered) => replies.push(answered),
+                Err(code) => all = Err(code),
+            }
+        }
+        for at in left_out {
+            if all.is_err() {
+                break;
+            }
+            match self.storage_fill(file, at, make, &[]).await {
+                Ok((StorageReply::Done, ..)) => {}
+                Ok((reply, _, target)) => replies.push((reply, target)),
                 Err(code) => all = Err(code),
             }
         }

@@ -397,6 +397,16 @@ impl<H: ShardHost> ShardDriver<H> {
                 };
                 Some(self.host.settled(position).await.map(|()| reply))
             }
+            MetaRequest::StaleFiles { target, after } => {
+                let (reply, position) = {
+                    let mut state = self.lock();
+                    self.adopt_map(&mut state);
+                    let kv = self.host.store();
+                    let reply = state.shard.stale_files(kv, (*target, *after));
+                    (reply, self.host.position())
+                };
+                Some(self.host.settled(position).await.and(reply))
+            }
             // A tool without a session.
             MetaRequest::StatFs if header.session == SessionId(0) => Some(Ok(MetaReply::StatFs {
                 inodes: self.lock().shard.inodes(),

@@ -41,6 +41,9 @@ impl<H: TargetHost> TargetDriver<H> {
                 match target.edit_step(self.host.store(), edit)? {
                     EditStep::Done(outcome) => return Ok(outcome),
                     EditStep::Log { record, done } => {
+                        if sender.is_none_or(|sender| !sender.fills) {
+                            self.fills.note(edit.object(), [0..u64::MAX]);
+                        }
                         self.append(record).map_err(Refused::by_host)?;
                         if let Some(outcome) = done {
                             self.ask_for_checkpoint(&target);

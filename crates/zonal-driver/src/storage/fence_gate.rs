@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 use zonal_types::{ClientId, DataId, ErrorCode, HolderNumber, ShardId};
-use zonal_wire::StorageRequest;
+use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 
 /// The shards that have sent their fences.
 #[derive(Debug, Default)]
@@ -73,13 +73,20 @@ impl<H: TargetHost> TargetDriver<H> {
         }
         let mut after = (ClientId(0), HolderNumber(0));
         loop {
-            let told = self.host.fences_of(shard, self.id, after).await;
-            let (fences, is_end) = told.ok_or_else(not_yet)?;
+            let request = MetaRequest::FencesOf {
+                target: self.id,
+                after: after.0,
+                holder: after.1,
+            };
+            let reply = self.host.ask_shard(shard, &request).await;
+            let Some(MetaReply::Fences { fences, end }) = reply else {
+                return Err(not_yet());
+            };
             if let Some(last) = fences.last() {
                 after = (last.client, last.holder);
                 self.fence(&fences).await?;
             }
-            if is_end || fences.is_empty() {
+            if end || fences.is_empty() {
                 break;
             }
         }

@@ -4,9 +4,8 @@ use std::fmt::Display;
 use std::future::Future;
 use std::sync::Arc;
 use zonal_object::{EffectRecord, ObjectId};
-use zonal_types::{
-    ClientId, ErrorCode, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId,
-};
+use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion, ShardId};
+use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
 /// The reason why a segment did not take bytes.
@@ -149,14 +148,23 @@ pub trait TargetHost {
     /// The newest map known here; fetches a newer one where `version` is newer.
     fn map_at_least(&self, version: MapVersion) -> impl Future<Output = Arc<ZoneMap>>;
 
-    /// Asks a shard which clients are fenced at this target, behind `after` in order. True comes
-    /// with the last part; `None` where the shard does not answer.
-    fn fences_of(
+    /// Asks a shard; `None` where it does not answer.
+    fn ask_shard(
         &self,
         shard: ShardId,
-        target: TargetId,
-        after: (ClientId, HolderNumber),
-    ) -> impl Future<Output = Option<(Vec<Fence>, bool)>>;
+        request: &MetaRequest,
+    ) -> impl Future<Output = Option<MetaReply>>;
+
+    /// Reads an object of another target, by the slots of this map. Its target needs its lease. The
+    /// payload ends where the object ends.
+    ///
+    /// # Errors
+    /// The target's error, or that it does not answer.
+    fn read_copy(
+        &self,
+        map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> impl Future<Output = Result<Vec<u8>, ErrorCode>>;
 
     /// Asks for a checkpoint soon. Called under the target's mutex.
     fn request_checkpoint(&self);

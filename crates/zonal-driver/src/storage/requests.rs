@@ -17,6 +17,8 @@ pub struct ChangeSender<'a> {
     /// True where the sender has hung up: nobody waits for the change, and it must not be made any
     /// more.
     pub is_gone: &'a dyn Fn() -> bool,
+    /// True for the target itself, which fills a stale copy.
+    pub fills: bool,
 }
 
 impl ChangeSender<'_> {
@@ -124,7 +126,11 @@ impl<H: TargetHost> TargetDriver<H> {
                     number: header.sequence,
                 };
                 let is_gone = &|| reply.is_sender_gone();
-                let sender = ChangeSender { attempt, is_gone };
+                let sender = ChangeSender {
+                    attempt,
+                    is_gone,
+                    fills: false,
+                };
                 self.change_range(sender, request, payload).await
             }
             StorageRequest::Prepare { .. }

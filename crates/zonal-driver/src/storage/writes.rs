@@ -74,7 +74,9 @@ impl<H: TargetHost> TargetDriver<H> {
                 }
             }
         };
-        let result = self.carry_out_write(&mut plan, sender, payload).await;
+        let result = self
+            .carry_out_write(&mut plan, request, sender, payload)
+            .await;
         if result.is_err() {
             self.lock().abort_write(&mut plan);
         }
@@ -84,6 +86,7 @@ impl<H: TargetHost> TargetDriver<H> {
     async fn carry_out_write(
         &self,
         plan: &mut WritePlan,
+        request: WriteRequest<'_>,
         sender: ChangeSender<'_>,
         payload: &[u8],
     ) -> Result<(ChangeOutcome, H::Position), Refused> {
@@ -108,6 +111,11 @@ impl<H: TargetHost> TargetDriver<H> {
             sender.check()?;
             match target.commit_write(self.host.store(), plan, payload)? {
                 Committed::Done { record, outcome } => {
+                    if !sender.fills {
+                        let ranges = request.ranges.iter();
+                        let wide = ranges.map(|(at, length)| *at..*at + u64::from(*length));
+                        self.fills.note(request.object, wide);
+                    }
                     let behind = self.append(record).map_err(Refused::by_host)?;
                     self.ask_for_checkpoint(&target);
                     return Ok((outcome, behind));

@@ -5,7 +5,7 @@
 )]
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -19,7 +19,9 @@ use zonal_types::{
     CellId, ClientId, ClientIdentity, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber,
     Incarnation, KvChange, KvRead, MapVersion, NodeId, ShardId, StripeSetId, TargetId, ZoneId,
 };
-use zonal_wire::{Header, JoinTarget, ObjectRef, Service, StorageReply, StorageRequest};
+use zonal_wire::{
+    Header, JoinTarget, MetaReply, MetaRequest, ObjectRef, Service, StorageReply, StorageRequest,
+};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 pub const BLOCK: usize = 4096;
@@ -38,6 +40,7 @@ pub enum At {
     Commit,
     Read,
     Checkpoint,
+    ReadCopy,
 }
 
 /// Contents of the disk, which outlive the process.
@@ -63,6 +66,11 @@ pub struct Memory {
     pub beside_space: RefCell<Option<Box<dyn FnOnce()>>>,
     /// The fences that the shard of all files reports.
     pub fences: RefCell<Option<(Vec<Fence>, bool)>>,
+    /// What the shard answers to other questions, and those questions.
+    pub shard_answers: RefCell<VecDeque<MetaReply>>,
+    pub asked: RefCell<Vec<MetaRequest>>,
+    /// The bytes of the copy on another target.
+    pub copy: RefCell<Vec<u8>>,
     /// Texts that the host reported to people.
     pub told: RefCell<Vec<String>>,
 }
@@ -209,13 +217,31 @@ impl TargetHost for Memory {
         self.map()
     }
 
-    async fn fences_of(
+    async fn ask_shard(&self, _shard: ShardId, request: &MetaRequest) -> Option<MetaReply> {
+        if let MetaRequest::FencesOf { .. } = request {
+            let (fences, end) = self.fences.borrow().clone()?;
+            return Some(MetaReply::Fences { fences, end });
+        }
+        self.asked.borrow_mut().push(request.clone());
+        self.shard_answers.borrow_mut().pop_front()
+    }
+
+    async fn read_copy(
         &self,
-        _shard: ShardId,
-        _target: TargetId,
-        _after: (ClientId, HolderNumber),
-    ) -> Option<(Vec<Fence>, bool)> {
-        self.fences.borrow().clone()
+        _map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> Result<Vec<u8>, ErrorCode> {
+        let StorageRequest::Read { offset, length, .. } = request else {
+            return Err(ErrorCode::Protocol);
+        };
+        let bytes = {
+            let copy = self.copy.borrow();
+            let from = (*offset as usize).min(copy.len());
+            let end = (from + *length as usize).min(copy.len());
+            copy[from..end].to_vec()
+        };
+        self.pass(At::ReadCopy).await;
+        Ok(bytes)
     }
 
     fn request_checkpoint(&self) {}
@@ -307,19 +333,27 @@ pub async fn ask_guarded(
 
 /// A map in which this target is alone in a set.
 pub fn map_with_target() -> ZoneMap {
-    let join = MapEdit::Join {
-        node: NodeId(1),
+    ZoneMap::new(CELL).edited(&[join(1)]).unwrap().unwrap()
+}
+
+/// A map in which target 2 of another node is in a set with this target.
+pub fn map_with_two_targets() -> ZoneMap {
+    map_with_target().edited(&[join(2)]).unwrap().unwrap()
+}
+
+fn join(number: u8) -> MapEdit {
+    MapEdit::Join {
+        node: NodeId(number.into()),
         zone: ZoneId(1),
         zone_name: String::new(),
-        address: "127.0.0.1:7001".into(),
+        address: format!("127.0.0.1:700{number}"),
         shard: None,
         targets: vec![JoinTarget {
-            target: TARGET,
-            uuid: [7; 16],
+            target: TargetId(number.into()),
+            uuid: [number; 16],
             capacity: 1 << 30,
         }],
-    };
-    ZoneMap::new(CELL).edited(&[join]).unwrap().unwrap()
+    }
 }
 
 async fn ask_with(

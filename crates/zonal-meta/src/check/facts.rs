@@ -310,6 +310,7 @@ impl<'a> Scan<'a> {
                 }
                 return Some(());
             }
+            keys::TAG_STALE if is_plain && value.is_empty() => return Some(()),
             keys::TAG_DETACHED if is_plain => {
                 DetachedRecord::from_bytes(value).ok()?;
                 FactKind::Detached

@@ -24,7 +24,7 @@ pub(crate) fn begin(
     }
     let now = tx.now.instant;
     let offset = tickets.begin(ino, tx.session, u64::from(length), inode.size, now)?;
-    let data = inode.data();
+    let data = inode.data(tx.map_version());
     Ok(MetaReply::Appending { offset, data })
 }
 
@@ -42,7 +42,8 @@ pub(crate) fn end(
         // Disowned bytes take space until their target sees the new number, with the first write
         // that carries it.
         let mut inode = tx.inode(ino)?;
-        *data = truncate_number::disown_given_up(tx, &mut inode).then(|| inode.data());
+        *data =
+            truncate_number::disown_given_up(tx, &mut inode).then(|| inode.data(tx.map_version()));
         tx.save(inode);
     }
     Ok(reply)

@@ -72,7 +72,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, who: &Credentials, request: &Create<'_>) -
         inode.inline = text.clone();
     }
     let ino = inode.ino;
-    let data = inode.data();
+    let data = inode.data(tx.map_version());
     tx.save(inode);
     tx.add_entry(dir.ino, request.name, ino, kind)?;
     dir.size = dir.size.saturating_add(1);

@@ -11,7 +11,7 @@ pub(crate) fn getattr(tx: &mut Tx<'_>, ino: Ino, data: bool) -> Result {
     let is_covered = inode.is_dir() || inode.nlink == 1;
     Ok(MetaReply::Attr {
         attr: inode.attr(),
-        data: data.then(|| inode.data()),
+        data: data.then(|| inode.data(tx.map_version())),
         attr_ms: u32::from(is_covered),
     })
 }

@@ -95,7 +95,7 @@ pub(crate) fn open_existing(
     } else {
         None
     };
-    let data = inode.data();
+    let data = inode.data(tx.map_version());
     Ok(Opened { data, push, bytes })
 }
 

@@ -1,16 +1,20 @@
-//! Stale copies: marks the targets whose copies of a file miss changes
-//! (docs/rfcs/2026-11-27-outages.md).
+//! Stale copies: marks the targets whose copies of a file miss changes, and removes the marks once
+//! they are filled (docs/rfcs/2026-11-27-outages.md).
 //!
 //! *Invariant*: each column of a file with copies has one on a target without a mark.
 
 use super::Result;
 use crate::inode::Inode;
+use crate::keys;
 use crate::tx::Tx;
 use zonal_layout::slot_of;
 use zonal_types::limits::STALE_TARGETS_MAX;
-use zonal_types::{Component, ErrorCode, Ino, LayoutGen, TargetId};
+use zonal_types::{
+    Component, ErrorCode, Ino, KvRead, LayoutGen, MapVersion, PartitionId, TargetId,
+};
 use zonal_wire::MetaReply;
 use zonal_zonemap::ZoneMap;
+use zonal_zonemap::map::{Slot, SlotState};
 
 /// Marks the copies of a file on these targets.
 pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
@@ -27,10 +31,83 @@ pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
     }
     Ok(MetaReply::Attr {
         attr: inode.attr(),
-        data: Some(inode.data()),
+        data: Some(inode.data(tx.map_version())),
         attr_ms: 0,
     })
 }
+
+/// Removes the mark of copies that their target has filled. `as_of`: the map by which it began.
+pub(crate) fn mend(
+    tx: &mut Tx<'_>,
+    ino: Ino,
+    target: TargetId,
+    as_of: MapVersion,
+    allocated_delta: i64,
+) -> Result {
+    let mut inode = tx.inode(ino)?;
+    let map = tx.env.map;
+    // Where the target went out since, clients relied on the mark.
+    let is_back = |slot: &&Slot| {
+        slot.state != SlotState::Out && slot.slot_epoch.0 <= as_of.0 && slot.target == target
+    };
+    for component in &inode.layout.components {
+        let set = map.set(component.set).ok_or(ErrorCode::WrongTarget)?;
+        let own = set.slots.iter().filter(|slot| slot.target == target);
+        if own.clone().filter(is_back).count() != own.count() {
+            return Err(ErrorCode::WrongTarget);
+        }
+    }
+    if let Ok(place) = inode.layout.stale.binary_search(&target) {
+        inode.layout.stale.remove(place);
+        let layout_gen = &mut inode.layout.layout_gen;
+        *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
+        inode.count_allocated(allocated_delta);
+        zonal_types::mark!(CopyMended);
+        tx.save(inode);
+    }
+    Ok(MetaReply::Done)
+}
+
+/// Files whose copies on a target are stale, behind `after`.
+///
+/// # Errors
+/// The store's error; `Corrupt`.
+pub(crate) fn files_of(
+    kv: &dyn KvRead,
+    partitions: &[PartitionId],
+    (target, after): (TargetId, Ino),
+    as_of: MapVersion,
+) -> Result {
+    let (mut files, mut seen, mut next) = (Vec::new(), 0, None);
+    for partition in partitions.iter().filter(|of| **of >= after.partition()) {
+        let (first, end) = keys::tag_range(partition.0, keys::TAG_STALE);
+        let start = match after.partition() == *partition {
+            true => keys::stale(Ino(after.0.saturating_add(1))),
+            false => first,
+        };
+        let mut inos = Vec::new();
+        kv.scan(&start, &end, &mut |key, _mark| {
+            inos.extend(keys::ino_of(key));
+            seen += 1;
+            seen < STALE_FILES_AT_ONCE
+        })?;
+        for ino in inos {
+            let record = kv.get(&keys::inode(ino))?.ok_or(ErrorCode::Corrupt)?;
+            let inode = Inode::decode(ino, &record)?;
+            next = Some(ino);
+            if inode.layout.is_stale(target) {
+                files.push((ino, inode.data(as_of)));
+            }
+        }
+        if seen >= STALE_FILES_AT_ONCE {
+            return Ok(MetaReply::StaleFiles { files, next });
+        }
+    }
+    Ok(MetaReply::StaleFiles { files, next: None })
+}
+
+/// Files looked at for one reply.
+const STALE_FILES_AT_ONCE: usize = 64;
 
 /// Marks targets in the layout. False: nothing changed.
 fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<bool> {

@@ -29,7 +29,7 @@ pub(crate) fn tmpfile(
     inode.parent = Ino(0);
     inode.set(FLAG_UNLINKABLE, exclusive);
     let ino = inode.ino;
-    let data = inode.data();
+    let data = inode.data(tx.map_version());
     remove::make_orphan(tx, inode, BTreeSet::from([tx.session]));
     tx.volatile.push(MemoryChange::Open(ino));
     tx.volatile.push(MemoryChange::Owned(ino));

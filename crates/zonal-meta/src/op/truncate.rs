@@ -42,7 +42,7 @@ pub(crate) fn truncate(tx: &mut Tx<'_>, who: &Credentials, request: &Truncate) -
     }
     setattr::drop_capability(tx, &mut inode);
     let attr = inode.attr();
-    let data = inode.data();
+    let data = inode.data(tx.map_version());
     tx.save(inode);
     Ok(MetaReply::Truncated { attr, data, push })
 }
@@ -87,7 +87,7 @@ pub(crate) fn disown_behind(tx: &mut Tx<'_>, ino: Ino, reserves: bool) -> Result
     if reserves {
         inode.set(FLAG_RESERVED, true);
     }
-    let data = is_disowned.then(|| inode.data());
+    let data = is_disowned.then(|| inode.data(tx.map_version()));
     let attr = inode.attr();
     tx.save(inode);
     let attr_ms = 0;

@@ -44,7 +44,7 @@ pub(crate) fn report_write(tx: &mut Tx<'_>, ino: Ino, report: &Report<'_>) -> Re
     }
     apply(tx, &mut inode, report)?;
     // A writer that was away does not know of truncations meanwhile.
-    let news = (report.truncate_seq < inode.truncate_seq).then(|| inode.data());
+    let news = (report.truncate_seq < inode.truncate_seq).then(|| inode.data(tx.map_version()));
     let mut reply = changed(tx, inode);
     if let MetaReply::Attr { data, .. } = &mut reply {
         *data = news;

@@ -117,7 +117,7 @@ impl MetaShard {
         }
         let place = (offset, u64::from(length));
         self.tickets.begin_at(ino, session, place, now.instant)?;
-        let data = inode.data();
+        let data = inode.data(self.map.version);
         Ok(MetaReply::Appending { offset, data })
     }
 
@@ -143,7 +143,7 @@ impl MetaShard {
         }
         self.ends.lend(ino, session, inode.size)?;
         zonal_types::mark!(EndLent);
-        let (offset, data) = (inode.size, inode.data());
+        let (offset, data) = (inode.size, inode.data(self.map.version));
         Ok(MetaReply::Appending { offset, data })
     }
 

@@ -154,6 +154,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::HasEntry { .. }
             | MetaRequest::FirstLevel { .. }
             | MetaRequest::SettleDir { .. }
+            | MetaRequest::MendCopy { .. }
             | MetaRequest::GetAttr { .. }
             | MetaRequest::GetXattr { .. }
             | MetaRequest::SetAttr { .. }

@@ -476,6 +476,8 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::SettleDir { .. }
             | MetaRequest::HasOpen { .. }
             | MetaRequest::FencesOf { .. }
+            | MetaRequest::StaleFiles { .. }
+            | MetaRequest::MendCopy { .. }
             | MetaRequest::OpenSets { .. }
             | MetaRequest::FirstLevel { .. }
             // Answered by the mirror, before the shard.

@@ -10,8 +10,8 @@ use zonal_disk::{Checkpoint, DiskError, Engine, LogRoom, Lsn, Segments};
 use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_net::ReplyBuilder;
 use zonal_object::EffectRecord;
-use zonal_types::{ClientId, Fence, HolderNumber, KvChange, KvRead, MapVersion, ShardId, TargetId};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
 /// The disk of a target.
@@ -124,24 +124,24 @@ impl TargetHost for TargetDisk {
         self.map.at_least(version)
     }
 
-    async fn fences_of(
+    async fn ask_shard(&self, shard: ShardId, request: &MetaRequest) -> Option<MetaReply> {
+        let asked = self.peers.shard(&self.map, shard, request);
+        // Where it does not answer, its server may have come up elsewhere.
+        asked.inspect_err(|_error| self.map.refresh()).ok()
+    }
+
+    async fn read_copy(
         &self,
-        shard: ShardId,
-        target: TargetId,
-        (after, holder): (ClientId, HolderNumber),
-    ) -> Option<(Vec<Fence>, bool)> {
-        let request = MetaRequest::FencesOf {
-            target,
-            after,
-            holder,
-        };
-        match self.peers.shard(&self.map, shard, &request) {
-            Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
-            _no_answer => {
-                // The server may have come up elsewhere.
-                self.map.refresh();
-                None
-            }
+        map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> Result<Vec<u8>, ErrorCode> {
+        let read = self.peers.read_object(map, request);
+        let (reply, payload) = read.map_err(|error| error.code())?;
+        match reply {
+            StorageReply::Read { .. } => Ok(payload),
+            StorageReply::Failed { code, .. } => Err(code.0),
+            StorageReply::Stale { .. } => Err(ErrorCode::StaleEpoch),
+            _other => Err(ErrorCode::Protocol),
         }
     }
 

@@ -9,7 +9,7 @@ use zonal_wire::{
     Header, ManagerReply, ManagerRequest, MetaReply, MetaRequest, Service, StorageReply,
     StorageRequest,
 };
-use zonal_zonemap::KnownLeaders;
+use zonal_zonemap::{KnownLeaders, ZoneMap};
 
 /// Deadline of a call, ms.
 const CALL_MS: u32 = 1_000;
@@ -119,13 +119,53 @@ impl PeerCalls {
         StorageReply::from_bytes(&body).ok()
     }
 
+    /// Reads an object of a target by the slots of this map.
+    pub(crate) async fn read_object(
+        &self,
+        map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> Result<Vec<u8>, ErrorCode> {
+        let (address, epoch) = request
+            .object()
+            .and_then(|object| {
+                let node = map.node(map.target(object.target)?.node)?;
+                let slot = map.set(object.set)?.slots.get(usize::from(object.slot))?;
+                Some((node.address.clone(), slot.slot_epoch))
+            })
+            .ok_or(ErrorCode::Unreachable)?;
+        let mut header = Header::request(Service::Storage, map.cell);
+        header.map_version = map.version;
+        header.epoch = epoch;
+        header.is_guarded = true;
+        let (body, payload) = self
+            .exchange(header, &address, request.to_bytes())
+            .await
+            .ok_or(ErrorCode::Unreachable)?;
+        match StorageReply::from_bytes(&body) {
+            Ok(StorageReply::Read { .. }) => Ok(payload),
+            Ok(StorageReply::Failed { code, .. }) => Err(code.0),
+            Ok(StorageReply::Stale { .. }) => Err(ErrorCode::StaleEpoch),
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
     async fn send(&self, service: Service, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
         let cell = self.map.borrow().cell;
         let header = Header::request(service, cell);
         self.send_with(header, address, body).await
     }
 
-    async fn send_with(&self, mut header: Header, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
+    async fn send_with(&self, header: Header, address: &str, body: Vec<u8>) -> Option<Vec<u8>> {
+        let exchanged = self.exchange(header, address, body).await;
+        exchanged.map(|(body, _payload)| body)
+    }
+
+    async fn exchange(
+        &self,
+        mut header: Header,
+        address: &str,
+        body: Vec<u8>,
+    ) -> Option<(Vec<u8>, Vec<u8>)> {
         header.deadline_ms = CALL_MS;
         let request = SimRequest {
             header,
@@ -135,6 +175,8 @@ impl PeerCalls {
         };
         let pending = self.network.start(&self.address, address, &request);
         let received = pending.receive().await;
-        received.ok().map(|(_header, answer)| answer.body)
+        received
+            .ok()
+            .map(|(_header, answer)| (answer.body, answer.payload))
     }
 }

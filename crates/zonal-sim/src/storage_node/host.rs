@@ -16,11 +16,8 @@ use std::sync::Arc;
 use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 use zonal_object::EffectRecord;
 use zonal_types::limits::TARGET_LEASE_MS;
-use zonal_types::{
-    ClientId, ErrorCode, Fence, HolderNumber, Instant, KvChange, KvRead, MapVersion, ShardId,
-    TargetId,
-};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId};
+use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
 /// Commits, and accesses of a segment, that let other requests run first, of 1000.
@@ -151,24 +148,22 @@ impl TargetHost for SimDisk {
         self.map()
     }
 
-    async fn fences_of(
-        &self,
-        shard: ShardId,
-        target: TargetId,
-        (after, holder): (ClientId, HolderNumber),
-    ) -> Option<(Vec<Fence>, bool)> {
-        let request = MetaRequest::FencesOf {
-            target,
-            after,
-            holder,
-        };
-        match self.line.ask(shard, &request).await {
+    async fn ask_shard(&self, shard: ShardId, request: &MetaRequest) -> Option<MetaReply> {
+        match self.line.ask(shard, request).await {
             Ok(MetaReply::Fences { .. }) if self.plant == Plant::FencesAreForgotten => {
-                Some((Vec::new(), true))
+                let (fences, end) = (Vec::new(), true);
+                Some(MetaReply::Fences { fences, end })
             }
-            Ok(MetaReply::Fences { fences, end }) => Some((fences, end)),
-            _no_answer => None,
+            answered => answered.ok(),
         }
+    }
+
+    async fn read_copy(
+        &self,
+        map: &ZoneMap,
+        request: &StorageRequest,
+    ) -> Result<Vec<u8>, ErrorCode> {
+        self.line.read_object(map, request).await
     }
 
     fn has_lease(&self) -> bool {

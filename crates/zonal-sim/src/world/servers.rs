@@ -97,6 +97,7 @@ impl World {
                 };
                 StorageNode::start(parts, rng).map(|node| {
                     let node = Rc::new(node);
+                    node.keep_resync();
                     *server.storage.borrow_mut() = Some(node.clone());
                     let role: Rc<dyn SimServer> = node;
                     role

@@ -89,6 +89,7 @@ impl MetaRequest {
             | Self::SetPolicy { dir: ino, .. }
             | Self::DisownBehind { ino, .. }
             | Self::MarkStale { ino, .. }
+            | Self::MendCopy { ino, .. }
             | Self::TakePrivileges { ino, .. }
             | Self::Lock { ino, .. }
             | Self::Unlock { ino, .. }

@@ -138,6 +138,15 @@ fn traffic() -> ClientTraffic {
     }
 }
 
+/// A file with copies, one of them stale.
+fn copied_file_data() -> FileData {
+    let mut data = file_data();
+    data.layout.components[0].redundancy = Redundancy::Copies { copies: 2, step: 1 };
+    data.layout.stale = vec![TargetId(7), TargetId(9)];
+    data.as_of = MapVersion(0x4a);
+    data
+}
+
 fn file_data() -> FileData {
     let component = Component {
         kind: ComponentKind::Striped,
@@ -156,8 +165,9 @@ fn file_data() -> FileData {
         layout: Layout {
             layout_gen: LayoutGen(1),
             components: vec![component],
-            stale: vec![TargetId(7), TargetId(9)],
+            stale: Vec::new(),
         },
+        as_of: MapVersion(0),
         truncate_seq: 6,
         truncate_size: 4097,
     }
@@ -307,6 +317,8 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::SettleDir { ino: dir, since: time(8), has_entry: true },
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
         M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
+        M::StaleFiles { target: TargetId(0x44), after: Ino(0x45) },
+        M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096 },
     ]
 }
 
@@ -365,6 +377,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
             }],
         },
         R::Joined { partitions: vec![PartitionId(301), PartitionId(400)] },
+        R::StaleFiles { files: vec![(Ino(0x49), copied_file_data())], next: Some(Ino(0x49)) },
         R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
         R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
         R::MirroredNames { entries: vec![listed.clone()], end: false, age_ms: 1_500 },

@@ -1,0 +1,361 @@
+//! Resync: a target fills its stale copies from copies that have all changes
+//! (docs/rfcs/2026-11-27-outages.md).
+//!
+//! The target asks a shard for the files whose copies here are stale, takes each object step by
+//! step from another target, and has the shard remove the mark.
+//!
+//! While a copy is filled, a client sends each change to the other copies first, then here. So
+//! bytes that were taken before the change must not replace it. [`FillGuard`] knows the step under
+//! way; a client's change of its range makes the step begin again. Changes and steps are compared
+//! under the target's mutex.
+//!
+//! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
+//! one call to its shard.
+
+use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_object::{ChangeAttempt, Edit, ObjectId};
+use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
+use zonal_types::{Column, Component, ErrorCode, FileData, Ino, ShardId, TargetId};
+use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
+use zonal_zonemap::ZoneMap;
+use zonal_zonemap::map::SlotState;
+
+/// Bytes of one step.
+const STEP_BYTES: u64 = CHUNK_BYTES as u64;
+/// How often a step begins again because clients change its range.
+const STEP_TRIES: u32 = 64;
+
+/// What a resync of one shard's files did.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ResyncRound {
+    /// Files whose mark was removed.
+    pub mended: u64,
+    /// Files that stay marked: a later round tries again.
+    pub left: u64,
+    /// Bytes taken from other targets.
+    pub bytes: u64,
+}
+
+/// The step under way, and whether a client has changed its range meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct FillGuard(Mutex<Option<Step>>);
+
+#[derive(Debug)]
+struct Step {
+    object: ObjectId,
+    range: Range<u64>,
+    /// The first byte behind the step's begin that a client has changed.
+    changed: Option<u64>,
+}
+
+impl FillGuard {
+    fn step(&self) -> MutexGuard<'_, Option<Step>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a step, whose end is not known yet.
+    fn begin(&self, object: ObjectId, offset: u64) {
+        *self.step() = Some(Step {
+            object,
+            range: offset..u64::MAX,
+            changed: None,
+        });
+    }
+
+    /// Sets the end of the step.
+    fn end_at(&self, end: u64) {
+        if let Some(step) = self.step().as_mut() {
+            step.range.end = end;
+        }
+    }
+
+    fn is_overtaken(&self) -> bool {
+        let step = self.step();
+        let step = step.as_ref();
+        step.is_some_and(|step| step.changed.is_some_and(|at| at < step.range.end))
+    }
+
+    /// Notes a client's change. Called under the target's mutex, with its commit.
+    pub(super) fn note(&self, object: ObjectId, ranges: impl IntoIterator<Item = Range<u64>>) {
+        let mut step = self.step();
+        let Some(step) = step.as_mut().filter(|step| step.object == object) else {
+            return;
+        };
+        let from = step.range.start;
+        let behind = ranges.into_iter().filter(|range| range.end > from);
+        let first = behind.map(|range| range.start.max(from)).min();
+        if let Some(first) = first {
+            zonal_types::mark!(FillOvertaken);
+            step.changed = Some(step.changed.map_or(first, |at| at.min(first)));
+        }
+    }
+}
+
+/// A copy here, and one that has all changes.
+struct FilledObject {
+    own: ObjectRef,
+    from: ObjectRef,
+}
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Fills the stale copies of a shard's files, as far as possible now.
+    ///
+    /// # Errors
+    /// The shard does not answer; the target does not serve.
+    pub async fn resync(&self, shard: ShardId) -> Result<ResyncRound, Refused> {
+        let mut round = ResyncRound::default();
+        let mut after = Ino(0);
+        loop {
+            let target = self.id;
+            let request = MetaRequest::StaleFiles { target, after };
+            let reply = self.host.ask_shard(shard, &request).await;
+            let Some(MetaReply::StaleFiles { files, next }) = reply else {
+                return Err(ErrorCode::NotReady.into());
+            };
+            for (ino, data) in &files {
+                if let Some(why) = self.failure() {
+                    return Err(Refused::new(ErrorCode::Io, why));
+                }
+                match self.resync_file(shard, *ino, data).await {
+                    Ok(bytes) => {
+                        round.mended += 1;
+                        round.bytes += bytes;
+                    }
+                    Err(_later) => round.left += 1,
+                }
+            }
+            match next {
+                Some(next) if next > after => after = next,
+                _ => return Ok(round),
+            }
+        }
+    }
+
+    async fn resync_file(&self, shard: ShardId, ino: Ino, data: &FileData) -> Result<u64, Refused> {
+        let map = self.host.map();
+        let (mut delta, mut bytes) = (0_i64, 0);
+        for object in objects_to_fill(&map, self.id, data)? {
+            let (filled, allocated) = self.fill_object(&map, &object).await?;
+            bytes += filled;
+            delta = delta.saturating_add(allocated);
+        }
+        self.flush(self.host.head()).await?;
+        let request = MetaRequest::MendCopy {
+            ino,
+            target: self.id,
+            as_of: map.version,
+            allocated_delta: delta,
+        };
+        match self.host.ask_shard(shard, &request).await {
+            Some(MetaReply::Done) => Ok(bytes),
+            Some(MetaReply::Failed { code }) => Err(code.0.into()),
+            _no_answer => Err(ErrorCode::NotReady.into()),
+        }
+    }
+
+    /// Makes an object equal to its copy. Returns the bytes taken, and the change of allocated bytes.
+    async fn fill_object(
+        &self,
+        map: &ZoneMap,
+        object: &FilledObject,
+    ) -> Result<(u64, i64), Refused> {
+        let (mut offset, mut delta) = (0, 0_i64);
+        loop {
+            let (bytes, allocated) = self.fill_step(map, object, offset).await?;
+            delta = delta.saturating_add(allocated);
+            offset += bytes;
+            if bytes < STEP_BYTES {
+                return Ok((offset, delta));
+            }
+        }
+    }
+
+    async fn fill_step(
+        &self,
+        map: &ZoneMap,
+        object: &FilledObject,
+        offset: u64,
+    ) -> Result<(u64, i64), Refused> {
+        let (id, _truncation) = named(&object.own);
+        for _try in 0..STEP_TRIES {
+            self.fills.begin(id, offset);
+            let length = u32::try_from(STEP_BYTES).unwrap_or(u32::MAX);
+            let request = StorageRequest::Read {
+                object: object.from,
+                offset,
+                length,
+            };
+            let payload = self.host.read_copy(map, &request).await?;
+            let taken = payload.len() as u64;
+            if taken == STEP_BYTES {
+                self.fills.end_at(offset + STEP_BYTES);
+            }
+            match self.store_step(object, offset, &payload).await {
+                Ok(delta) => {
+                    zonal_types::mark!(CopyFilled);
+                    return Ok((taken, delta));
+                }
+                Err(_overtaken) if self.fills.is_overtaken() => {}
+                Err(refused) => return Err(refused),
+            }
+        }
+        Err(ErrorCode::Overloaded.into())
+    }
+
+    /// Writes the blocks of a step, and makes holes of those that are zeros.
+    async fn store_step(
+        &self,
+        object: &FilledObject,
+        offset: u64,
+        payload: &[u8],
+    ) -> Result<i64, Refused> {
+        let is_gone = || self.fills.is_overtaken();
+        let sender = ChangeSender {
+            attempt: ChangeAttempt::default(),
+            is_gone: &is_gone,
+            fills: true,
+        };
+        let (id, truncation) = named(&object.own);
+        let mut delta = 0_i64;
+        for (range, is_hole) in parts(payload) {
+            let at = offset + range.start as u64;
+            let outcome = if is_hole {
+                let punch = Edit::punch(id, truncation, at, range.len() as u64)?;
+                self.edit_range(punch, sender).await?
+            } else {
+                let bytes = payload.get(range).unwrap_or_default();
+                let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
+                let ranges = [(at, length)];
+                self.write(&object.own, sender, &ranges, bytes).await?.0
+            };
+            delta = delta.saturating_add(outcome.allocated_delta);
+        }
+        let behind = offset + payload.len() as u64;
+        let rest = self.length_of(id)?.saturating_sub(behind);
+        // Where the copy ends, nothing of ours behind it stays.
+        if (payload.len() as u64) < STEP_BYTES && rest > 0 {
+            let punch = Edit::punch(id, truncation, behind, rest)?;
+            let outcome = self.edit_range(punch, sender).await?;
+            delta = delta.saturating_add(outcome.allocated_delta);
+        }
+        Ok(delta)
+    }
+
+    fn length_of(&self, object: ObjectId) -> Result<u64, Refused> {
+        let stat = self.lock().stat(self.host.store(), object)?;
+        Ok(stat.object_bytes)
+    }
+}
+
+/// The objects of a file on a target, each with a copy that has all changes.
+///
+/// # Errors
+/// `StaleEpoch` where the file's layout is older than an outage that the map knows: it may lack
+/// marks. `NotReady` where no such copy is in service.
+fn objects_to_fill(
+    map: &ZoneMap,
+    target: TargetId,
+    data: &FileData,
+) -> Result<Vec<FilledObject>, ErrorCode> {
+    let mut found = Vec::new();
+    for component in &data.layout.components {
+        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
+        let is_newer = |slot: &zonal_zonemap::map::Slot| slot.slot_epoch.0 > data.as_of.0;
+        if set.slots.iter().any(is_newer) {
+            return Err(ErrorCode::StaleEpoch);
+        }
+        for column in zonal_layout::objects(component) {
+            let own = object_ref(map, data, component, column)?;
+            if own.target != target || component.redundancy.copies() < 2 {
+                continue;
+            }
+            let first = column.0.checked_rem(component.count).unwrap_or(0);
+            let copies = zonal_layout::copies_of_column(component, first);
+            let refs = copies.filter_map(|copy| object_ref(map, data, component, copy).ok());
+            let is_whole = |copy: &ObjectRef| {
+                let slot = set.slots.get(usize::from(copy.slot));
+                slot.is_some_and(|slot| slot.state != SlotState::Out)
+                    && !data.layout.is_stale(copy.target)
+            };
+            let from = refs.into_iter().find(is_whole).ok_or(ErrorCode::NotReady)?;
+            found.push(FilledObject { own, from });
+        }
+    }
+    Ok(found)
+}
+
+fn object_ref(
+    map: &ZoneMap,
+    data: &FileData,
+    component: &Component,
+    column: Column,
+) -> Result<ObjectRef, ErrorCode> {
+    let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
+    let slot =
+        zonal_layout::slot_of(component, column, set.width()).map_err(|error| error.code())?;
+    let known = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
+    Ok(ObjectRef {
+        target: known.target,
+        set: component.set,
+        slot,
+        data_id: component.data_id,
+        column,
+        layout_gen: data.layout.layout_gen.0,
+        truncate_seq: data.truncate_seq,
+        truncate_bytes: zonal_layout::object_bytes(component, data.truncate_size, column),
+    })
+}
+
+/// The parts of a payload: runs of blocks that are zeros, and of others.
+fn parts(payload: &[u8]) -> Vec<(Range<usize>, bool)> {
+    let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
+    for (block, bytes) in payload.chunks(BLOCK_BYTES).enumerate() {
+        let at = block * BLOCK_BYTES;
+        let is_hole = bytes.iter().all(|byte| *byte == 0);
+        match parts.last_mut() {
+            Some((range, kind)) if *kind == is_hole => range.end = at + bytes.len(),
+            _ => parts.push((at..at + bytes.len(), is_hole)),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_are_holes() {
+        let mut payload = vec![0; 3 * BLOCK_BYTES + 10];
+        payload[BLOCK_BYTES + 5] = 1;
+        let parts = parts(&payload);
+        let block = BLOCK_BYTES;
+        let last = 2 * block..3 * block + 10;
+        assert_eq!(
+            parts,
+            [(0..block, true), (block..2 * block, false), (last, true)]
+        );
+    }
+
+    #[test]
+    fn a_change_of_the_steps_range_overtakes_it() {
+        let guard = FillGuard::default();
+        let object = |column: u16| ObjectId {
+            data_id: zonal_types::DataId(7),
+            column: Column(column),
+        };
+        guard.note(object(1), [0..10]);
+        guard.begin(object(1), 100);
+        guard.note(object(2), [100..200]);
+        guard.note(object(1), [0..100, 200..300]);
+        assert!(guard.is_overtaken(), "the end may lie behind");
+        guard.end_at(200);
+        assert!(!guard.is_overtaken());
+        guard.note(object(1), [150..151, 199..200]);
+        assert!(guard.is_overtaken());
+        guard.begin(object(1), 100);
+        assert!(!guard.is_overtaken());
+    }
+}

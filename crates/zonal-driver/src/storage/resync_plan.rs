@@ -1,0 +1,56 @@
+//! The shards that a target asks for its stale copies, and when.
+//!
+//! Marks are set while the target is out. So once it is back it asks all shards, and each again
+//! until nothing of its files is left. A shard that knew an old map may set a mark late: the
+//! target asks the shards of its zone again at times.
+
+use std::collections::BTreeSet;
+use zonal_types::{Epoch, Instant, ShardId, TargetId};
+use zonal_zonemap::ZoneMap;
+
+/// Time between two questions to a shard of the own zone that had nothing, ms.
+const ASK_AGAIN_MS: u64 = 60_000;
+
+/// The shards to ask.
+#[derive(Debug, Default)]
+pub struct ResyncPlan {
+    /// The newest slot of the target when all shards were to be asked.
+    slots: Option<Epoch>,
+    left: BTreeSet<ShardId>,
+    asked: Option<Instant>,
+}
+
+impl ResyncPlan {
+    /// The shards to ask now: none while the target is out.
+    pub fn shards(&mut self, map: &ZoneMap, target: TargetId, now: Instant) -> Vec<ShardId> {
+        let sets = map.sets.iter();
+        let slots = sets.flat_map(|set| &set.slots);
+        let own = slots.filter(|slot| slot.target == target);
+        let newest = own.map(|slot| slot.slot_epoch).max();
+        if newest.is_none() || map.is_out(target) {
+            return Vec::new();
+        }
+        if self.slots < newest {
+            self.slots = newest;
+            self.left = map.shards.iter().map(|shard| shard.id).collect();
+            self.asked = Some(now);
+        }
+        let is_due = self
+            .asked
+            .is_none_or(|asked| now.ms_since(asked) >= ASK_AGAIN_MS);
+        if is_due {
+            self.asked = Some(now);
+            let node = map.target(target).and_then(|own| map.node(own.node));
+            let zone = node.map(|node| node.zone);
+            let of_zone = map.shards.iter();
+            let of_zone = of_zone.filter(|shard| Some(shard.zone) == zone);
+            self.left.extend(of_zone.map(|shard| shard.id));
+        }
+        self.left.iter().copied().collect()
+    }
+
+    /// Notes that a shard has no file left with stale copies on the target.
+    pub fn done(&mut self, shard: ShardId) {
+        self.left.remove(&shard);
+    }
+}

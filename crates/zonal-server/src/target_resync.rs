@@ -1,0 +1,51 @@
+//! Resync of a target: a thread beside it that fills its stale copies
+//! ([`zonal_driver::storage::ResyncPlan`]) while the target has its lease.
+
+use crate::clock;
+use crate::map_cache::MapCache;
+use crate::periodic_thread::{Pauses, PeriodicThread};
+use crate::storage_role::StorageRole;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use zonal_driver::storage::ResyncPlan;
+
+/// Time between two looks at the map, and between rounds that leave something.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Starts the thread.
+///
+/// # Errors
+/// Where the system refuses it.
+pub(crate) fn start(storage: Arc<StorageRole>, map: Arc<MapCache>) -> io::Result<PeriodicThread> {
+    PeriodicThread::start("target-resync", move |pauses| {
+        keep(&storage, &map, pauses);
+    })
+}
+
+fn keep(storage: &StorageRole, map: &MapCache, pauses: &Pauses) {
+    let mut plan = ResyncPlan::default();
+    while pauses.pause(PERIOD) {
+        if !storage.is_healthy() || !map.has_lease() {
+            continue;
+        }
+        for shard in plan.shards(&map.current(), storage.id(), clock::instant()) {
+            let Ok(round) = storage.resync(shard) else {
+                continue;
+            };
+            if round.left == 0 {
+                plan.done(shard);
+            }
+            if round.mended > 0 {
+                tracing::info!(
+                    target_id = storage.id().0,
+                    shard = shard.0,
+                    files = round.mended,
+                    left = round.left,
+                    bytes = round.bytes,
+                    "stale copies are filled"
+                );
+            }
+        }
+    }
+}
