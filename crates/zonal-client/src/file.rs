@@ -247,7 +247,10 @@ impl<N: Net> FileState<N> {
     }
 
     /// Takes a layout, unless it is older than the known one.
-    pub(crate) fn take_data(&mut self, data: FileData) {
+    pub(crate) fn take_data(&mut self, mut data: FileData) {
+        if data.layout == self.data.layout {
+            data.as_of = data.as_of.max(self.data.as_of);
+        }
         if data.truncate_seq >= self.data.truncate_seq
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {

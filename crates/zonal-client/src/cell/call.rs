@@ -29,7 +29,7 @@ impl<C> Deref for Call<'_, C> {
 /// A request in flight, or why it could not be sent.
 pub(crate) struct SentRequest<N: Net> {
     pending: Result<N::Pending, NetFailure>,
-    at: Instant,
+    pub(crate) at: Instant,
     /// Bytes of the request's payload.
     pub(crate) payload_bytes: usize,
     /// The file's data id, where the request is about an object.

@@ -224,7 +224,7 @@ impl<N: Net> ClientCall<'_, N> {
                 } = part;
                 let has_copies = file.state().data.layout.has_copies();
                 let reply = match has_copies {
-                    true => self.reply_of_copy(&place, pending).await,
+                    true => self.reply_of_copy(&place, pending, 0).await,
                     false => self.storage_reply(&place, pending, None).await,
                 };
                 let outcome = match reply {

@@ -19,38 +19,51 @@ use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
 /// How long a change waits for the reply of a copy before it reports the target, and after each
 /// report, ms.
-const REPLY_WAIT_MS: u64 = 1_000;
+const REPORT_EVERY_MS: u64 = 1_000;
+/// How long the first attempt of a change waits for the reply of a copy, ms. The wait doubles from
+/// attempt to attempt: a slow target must get its turn.
+const CHANGE_WAIT_MS: u64 = 4_000;
+/// The longest wait, as a power of two of the first.
+const CHANGE_WAIT_DOUBLINGS: u32 = 3;
 
 impl<N: Net> ClientCall<'_, N> {
-    /// Waits for the reply to a change of a copy, or for the outage of its target: false. The
-    /// target is slow, or it hangs, which the managers know.
-    pub(crate) async fn has_reply_of_copy(
+    /// Waits for the reply to a change of a copy. False where the time of this attempt is over, or
+    /// the target is out.
+    async fn has_reply_of_copy(
         &self,
         place: &TargetPlace,
         sent: &SentRequest<N>,
+        attempt: u32,
     ) -> bool {
-        let deadline = self.deadline();
+        let wait_ms = CHANGE_WAIT_MS << attempt.min(CHANGE_WAIT_DOUBLINGS);
+        let until = sent.at.plus_ms(wait_ms.min(self.options.deadline_ms));
         loop {
-            let is_out = self.map().is_out(place.target);
-            let ms = if is_out { 0 } else { REPLY_WAIT_MS };
-            if self.has_reply(sent, ms).await || self.is_over(deadline) {
+            let left = until.ms_since(self.net.now());
+            let is_over = left == 0 || self.map().is_out(place.target);
+            let ms = if is_over {
+                0
+            } else {
+                left.min(REPORT_EVERY_MS)
+            };
+            if self.has_reply(sent, ms).await {
                 return true;
             }
-            if is_out {
+            if is_over {
                 return false;
             }
             self.report_outage(place.target).await;
         }
     }
 
-    /// The reply to a change of a copy, as [`Self::storage_reply`]; `TimedOut` where its target is
-    /// out.
+    /// The reply to a change of a copy, as [`Self::storage_reply`]. `TimedOut` where its target is
+    /// out, or the time of this attempt over.
     pub(crate) async fn reply_of_copy(
         &self,
         place: &TargetPlace,
         sent: SentRequest<N>,
+        attempt: u32,
     ) -> Result<(StorageReply, usize), ErrorCode> {
-        match self.has_reply_of_copy(place, &sent).await {
+        match self.has_reply_of_copy(place, &sent, attempt).await {
             true => self.storage_reply(place, sent, None).await,
             false => Err(ErrorCode::TimedOut),
         }

@@ -106,6 +106,7 @@ impl<N: Net> ClientCall<'_, N> {
         // Incarnation of the last attempt, where this call made it, and its target.
         let mut incarnation = None;
         let mut asked: Option<TargetId> = None;
+        let mut attempts = 0;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // The earlier attempt was made under locks that others have got.
@@ -156,12 +157,13 @@ impl<N: Net> ClientCall<'_, N> {
             asked = Some(place.target);
             let pending = self.start_payload(file, (&place, &request), payload);
             let attempt = match !choice.is_free() && data.layout.has_copies() {
-                true => self.reply_of_copy(&place, pending).await,
+                true => self.reply_of_copy(&place, pending, attempts).await,
                 false => {
                     self.storage_reply(&place, pending, out.as_deref_mut())
                         .await
                 }
             };
+            attempts = attempts.saturating_add(1);
             match attempt {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),

@@ -81,7 +81,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut failed = None;
         for PendingSync { target, started } in started {
             let mut outcome = match started {
-                Ok((place, pending)) if copies => self.reply_of_copy(&place, pending).await,
+                Ok((place, pending)) if copies => self.reply_of_copy(&place, pending, 0).await,
                 Ok((place, pending)) => self.storage_reply(&place, pending, None).await,
                 Err(code) => Err(code),
             };
