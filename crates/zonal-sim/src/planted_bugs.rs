@@ -40,6 +40,8 @@ pub enum Plant {
     CopiesAreShifted,
     /// Shards confirm the mark of a stale copy, and do not keep it.
     MarksAreForgotten,
+    /// Targets fill their stale copies with nothing.
+    FillsAreEmpty,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -81,7 +83,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 33] = [
+pub const PLANTS: [(&str, Plant); 34] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -98,6 +100,7 @@ pub const PLANTS: [(&str, Plant); 33] = [
     ("columns-mixed", Plant::ColumnsAreMixed),
     ("copies-shifted", Plant::CopiesAreShifted),
     ("marks-forgotten", Plant::MarksAreForgotten),
+    ("fills-empty", Plant::FillsAreEmpty),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

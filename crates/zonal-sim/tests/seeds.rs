@@ -218,6 +218,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
+        Plant::FillsAreEmpty => ("copies:", Scenario::Copies),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

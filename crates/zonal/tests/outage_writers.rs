@@ -17,6 +17,18 @@ use std::time::{Duration, Instant};
 /// A target that is out, in the status.
 const IS_OUT: &str = "\"is_out\": true";
 
+/// A target has filled the copies that missed changes.
+const IS_FILLED: &str = "stale copies are filled";
+
+/// Waits until the log of a server says so.
+fn wait_until_filled(cell: &Cell, node: &str) {
+    let filled_by = Instant::now() + Duration::from_secs(30);
+    while !cell.log(node).contains(IS_FILLED) {
+        assert!(Instant::now() < filled_by, "{}", cell.log(node));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// Waits until the map has every target in service.
 fn wait_until_back(cell: &Cell) {
     let known_by = Instant::now() + Duration::from_secs(30);
@@ -54,6 +66,47 @@ fn writers_go_on_without_a_node_that_ends() {
     // Copies that miss changes stay out of use when others are written.
     write(&native, "/twice/new", &pattern(5));
     assert!(read(&connect(&cell), "/twice/new").unwrap() == pattern(5));
+    let down = cell.down();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    let checked = cell.command(&["fsck", "--data"]).output().unwrap();
+    assert_eq!(code(&checked), 0, "{}", said(&checked));
+}
+
+#[test]
+fn copies_that_missed_changes_are_filled_while_they_are_written() {
+    let cell = Cell::with_shape("resync", SHAPE, &["--no-key"]);
+    let native = connect(&cell);
+    make_dir(&native, "/twice", "copies:2");
+    write(&native, "/twice/busy", &pattern(1));
+    kill(cell.pid(NODES[1]), "KILL");
+    for file in 0..20 {
+        write(&native, &format!("/twice/{file}"), &pattern(file));
+    }
+    write(&native, "/twice/busy", &pattern(100));
+    let up = cell.up_as(zonal(), SHAPE, &["--no-key"]);
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    let mut last = 100;
+    while last < 110 || !cell.log(NODES[1]).contains(IS_FILLED) {
+        last += 1;
+        assert!(last < 2_000, "{}", cell.log(NODES[1]));
+        write(&native, "/twice/busy", &pattern(last));
+    }
+    wait_until_back(&cell);
+    wait_until_filled(&cell, NODES[1]);
+
+    // What the node missed is read from it where the other copy is away.
+    for other in [NODES[0], NODES[2]] {
+        kill(cell.pid(other), "KILL");
+        let native = connect(&cell);
+        for file in 0..20 {
+            let bytes = read(&native, &format!("/twice/{file}")).unwrap();
+            assert!(bytes == pattern(file), "{file} without {other}");
+        }
+        assert!(read(&native, "/twice/busy").unwrap() == pattern(last));
+        let up = cell.up_as(zonal(), SHAPE, &["--no-key"]);
+        assert_eq!(code(&up), 0, "{}", said(&up));
+        wait_until_back(&cell);
+    }
     let down = cell.down();
     assert_eq!(code(&down), 0, "{}", said(&down));
     let checked = cell.command(&["fsck", "--data"]).output().unwrap();

@@ -163,7 +163,11 @@ impl TargetHost for SimDisk {
         map: &ZoneMap,
         request: &StorageRequest,
     ) -> Result<Vec<u8>, ErrorCode> {
-        self.line.read_object(map, request).await
+        let read = self.line.read_object(map, request).await;
+        match self.plant {
+            Plant::FillsAreEmpty => read.map(|_bytes| Vec::new()),
+            _ => read,
+        }
     }
 
     fn has_lease(&self) -> bool {
