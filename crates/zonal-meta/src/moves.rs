@@ -113,8 +113,8 @@ impl Moves {
     }
 }
 
-/// The map that last gave the shard a partition, or took one. By an older map, the shard would serve
-/// what it has not, as an empty tree, and clients would not know all that they have to tell it.
+/// The map that last gave the shard a partition, or took one. By an older map, the shard would
+/// serve as an empty tree what it has not. Clients would not know all that they have to tell it.
 ///
 /// # Errors
 /// The store's error; `Corrupt`.

@@ -22,7 +22,8 @@
 //! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
 //! | shard | other requests with a session of the sender | every member, within its scope |
-//! | target | `Delete`, `Fence` | servers with a shard; servers with a target may read, other servers nothing |
+//! | target | `Delete`, `Fence` | servers with a shard |
+//! | target | `Read` | servers with a target; other servers may send nothing |
 //! | target | other requests | every member; with a scope: `grants.rs` |
 //! | replica | messages of replicas, snapshots | servers with a shard |
 //! | replica | `Status`, `HandOver` | commands and servers with a shard |

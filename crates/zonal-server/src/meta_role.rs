@@ -58,8 +58,8 @@ impl MetaRole {
     /// Loads the shard; an empty store becomes this shard's.
     ///
     /// # Errors
-    /// Where the store cannot be read, is damaged, or is another shard's. `NotReady` where the newest
-    /// map cannot be fetched, and the known one is from before a move from or to the shard.
+    /// Where the store cannot be read, is damaged, or is another shard's. `NotReady` where the
+    /// newest map cannot be fetched, and the known one is from before a move from or to the shard.
     pub fn open(parts: MetaRoleParts, is_new: bool) -> Result<Self, ErrorCode> {
         Self::open_at(parts, is_new, ShardPace::SERVER)
     }

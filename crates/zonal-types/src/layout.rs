@@ -225,13 +225,13 @@ impl Layout {
 pub struct FileData {
     /// Placement of the bytes.
     pub layout: Layout,
-    /// The map by which the shard gave the layout: it has the marks of all outages up to there. Only
-    /// with copies.
+    /// The map by which the shard gave the layout: it has the marks of all outages up to there.
+    /// Only with copies.
     pub as_of: MapVersion,
     /// Number of the last truncation.
     pub truncate_seq: u64,
-    /// Size that the last truncation left; a target that has not seen `truncate_seq` truncates to it
-    /// first.
+    /// Size that the last truncation left; a target that has not seen `truncate_seq` truncates to
+    /// it first.
     pub truncate_size: u64,
 }
 

@@ -94,7 +94,7 @@ fn copies_that_missed_changes_are_filled_while_they_are_written() {
     wait_until_back(&cell);
     wait_until_filled(&cell, NODES[1]);
 
-    // What the node missed is read from it where the other copy is away.
+    // The changes that the node missed are read from it where the other copy is away.
     for other in [NODES[0], NODES[2]] {
         kill(cell.pid(other), "KILL");
         let native = connect(&cell);

@@ -98,8 +98,8 @@ impl<N: Net> ClientCall<'_, N> {
         reserved.and(reported)
     }
 
-    /// Changes the range in all objects, last in copies that are being filled. Returns the change of
-    /// allocated bytes, also on failure.
+    /// Changes the range in all objects, last in copies that are being filled. Returns the change
+    /// of allocated bytes, also on failure.
     async fn reserve_objects(
         &self,
         file: &File<N>,
@@ -128,7 +128,7 @@ impl<N: Net> ClientCall<'_, N> {
             delta += changed;
             match outcome {
                 Ok(StorageReply::Done) if !fills => {
-                    left.push_back((index, component, column, true))
+                    left.push_back((index, component, column, true));
                 }
                 Ok(_changed) => {}
                 Err(code) => return (delta, Err(code)),

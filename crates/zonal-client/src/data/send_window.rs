@@ -256,7 +256,7 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Writes the pieces of copies that missed changes and are being filled by now, after the others.
+    /// Writes the pieces of copies that missed changes, and are being filled by now.
     async fn fill_left_out(
         &self,
         file: &File<N>,

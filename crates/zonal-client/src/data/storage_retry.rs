@@ -60,8 +60,8 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
-    /// Sends a change for an object that it left out at first, after the other copies have it. `Done`
-    /// where it is left out still.
+    /// Sends a change for an object that was left out at first, after the other copies have it.
+    /// `Done` where it is left out still.
     pub(crate) async fn storage_fill(
         &self,
         file: &File<N>,
@@ -97,7 +97,6 @@ impl<N: Net> ClientCall<'_, N> {
         (mut out, first): (Option<&mut [u8]>, Option<ErrorCode>),
         how: Persistence,
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
-        let deadline = how.deadline;
         let mut pause = BackOff::new(RETRY_MS);
         let mut failed = first;
         let mut choice = CopyChoice::new(&file.state().data, component, out.is_some());
@@ -124,10 +123,10 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 self.prepare_retry(file, code, incarnation, how).await?;
                 let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
-                if !is_news && !self.is_over(deadline) {
+                if !is_news && !self.is_over(how.deadline) {
                     self.sleep(pause.next_ms()).await;
                 }
-                if self.is_over(deadline) {
+                if self.is_over(how.deadline) {
                     self.doubt_map();
                     return Err(late(code));
                 }
@@ -136,8 +135,8 @@ impl<N: Net> ClientCall<'_, N> {
                 return Err(ErrorCode::Io);
             }
             let data = file.state().data.clone();
-            let components = &data.layout.components;
-            let component = components.get(component).ok_or(ErrorCode::Stale)?;
+            let component = data.layout.components.get(component);
+            let component = component.ok_or(ErrorCode::Stale)?;
             let made = self.make_for_copy(&data, component, column, make, &mut choice);
             let (place, request) = match made {
                 Ok((place, _))

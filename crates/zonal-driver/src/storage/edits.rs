@@ -42,7 +42,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     EditStep::Done(outcome) => return Ok(outcome),
                     EditStep::Log { record, done } => {
                         if sender.is_none_or(|sender| !sender.fills) {
-                            self.fills.note(edit.object(), [0..u64::MAX]);
+                            self.fills.note(edit.object(), std::iter::once(0..u64::MAX));
                         }
                         self.append(record).map_err(Refused::by_host)?;
                         if let Some(outcome) = done {

@@ -1,8 +1,8 @@
 //! Resync: a target fills its stale copies from copies that have all changes
 //! (docs/rfcs/2026-11-27-outages.md).
 //!
-//! The target asks a shard for the files whose copies here are stale, takes each object step by
-//! step from another target, and has the shard remove the mark.
+//! The target asks a shard for the files whose copies here are stale. It takes each object step by
+//! step from another target. Then it has the shard remove the mark.
 //!
 //! While a copy is filled, a client sends each change to the other copies first, then here. So
 //! bytes that were taken before the change must not replace it. [`FillGuard`] knows the step under
@@ -27,7 +27,7 @@ const STEP_BYTES: u64 = CHUNK_BYTES as u64;
 /// How often a step begins again because clients change its range.
 const STEP_TRIES: u32 = 64;
 
-/// What a resync of one shard's files did.
+/// The outcome of a resync of one shard's files.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ResyncRound {
     /// Files whose mark was removed.
@@ -155,7 +155,8 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Makes an object equal to its copy. Returns the bytes taken, and the change of allocated bytes.
+    /// Makes an object equal to its copy. Returns the bytes taken, and the change of allocated
+    /// bytes.
     async fn fill_object(
         &self,
         map: &ZoneMap,
@@ -253,7 +254,7 @@ impl<H: TargetHost> TargetDriver<H> {
 ///
 /// # Errors
 /// `StaleEpoch` where the file's layout is older than an outage that the map knows: it may lack
-/// marks. `NotReady` where no such copy is in service.
+/// marks. `NotReady` where no copy without a mark is in service.
 fn objects_to_fill(
     map: &ZoneMap,
     target: TargetId,
@@ -346,9 +347,9 @@ mod tests {
             data_id: zonal_types::DataId(7),
             column: Column(column),
         };
-        guard.note(object(1), [0..10]);
+        guard.note(object(1), std::iter::once(0..10));
         guard.begin(object(1), 100);
-        guard.note(object(2), [100..200]);
+        guard.note(object(2), std::iter::once(100..200));
         guard.note(object(1), [0..100, 200..300]);
         assert!(guard.is_overtaken(), "the end may lie behind");
         guard.end_at(200);

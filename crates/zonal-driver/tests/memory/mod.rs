@@ -66,7 +66,7 @@ pub struct Memory {
     pub beside_space: RefCell<Option<Box<dyn FnOnce()>>>,
     /// The fences that the shard of all files reports.
     pub fences: RefCell<Option<(Vec<Fence>, bool)>>,
-    /// What the shard answers to other questions, and those questions.
+    /// Answers of the shard to other questions, and those questions.
     pub shard_answers: RefCell<VecDeque<MetaReply>>,
     pub asked: RefCell<Vec<MetaRequest>>,
     /// The bytes of the copy on another target.

@@ -127,8 +127,8 @@ impl MetaShard {
         self.moves.departures.get(&partition).copied()
     }
 
-    /// Notes that the map `by` has given a partition away; returns the changes to log as one record.
-    /// Then the shard must begin a new life.
+    /// Notes that the map `by` has given a partition away. Returns the changes to log as one
+    /// record. Then the shard must begin a new life.
     #[must_use]
     pub fn adopt_departure(
         &mut self,
