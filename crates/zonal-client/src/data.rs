@@ -4,6 +4,7 @@ mod abandoned_appends;
 mod append;
 mod copies;
 mod fallocate;
+mod first_reply;
 mod flush;
 mod gathered_appends;
 mod inline_data;

@@ -15,6 +15,7 @@
 
 mod admission;
 mod checkpoint;
+mod damage_repair;
 mod edits;
 mod fence_gate;
 mod host;
@@ -31,6 +32,7 @@ pub use requests::{ChangeSender, named};
 pub use resync::ResyncRound;
 pub use resync_plan::ResyncPlan;
 
+use damage_repair::DamagedBlocks;
 use fence_gate::FenceGate;
 use resync::FillGuard;
 use std::fmt::Display;
@@ -84,6 +86,7 @@ pub struct TargetDriver<H> {
     checkpoints: AtomicU64,
     gate: FenceGate,
     fills: FillGuard,
+    damaged: DamagedBlocks,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -98,6 +101,7 @@ impl<H: TargetHost> TargetDriver<H> {
             checkpoints: AtomicU64::new(0),
             gate: FenceGate::default(),
             fills: FillGuard::default(),
+            damaged: DamagedBlocks::default(),
         }
     }
 

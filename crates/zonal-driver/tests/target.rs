@@ -144,8 +144,16 @@ fn a_guarded_read_that_waited_past_its_lease_gives_no_bytes() {
     assert_eq!(at_once(read()).unwrap(), Err(ErrorCode::StaleEpoch));
 }
 
-/// A file whose copy on this target is stale: object 1 here, object 2 on target 2.
+/// A file whose copy on this target is stale.
 fn stale_file(driven: &Driven, copy: Vec<u8>) {
+    let files = copied_file(driven, copy, vec![TargetId(1)]);
+    let host = driven.host();
+    host.shard_answers.replace([files, MetaReply::Done].into());
+}
+
+/// A file with a copy on this target, and one on target 2 with these bytes. Returns the shard's
+/// answer about it.
+fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaReply {
     let map = map_with_two_targets();
     let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
     let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
@@ -166,7 +174,7 @@ fn stale_file(driven: &Driven, copy: Vec<u8>) {
         layout: Layout {
             layout_gen: LayoutGen(1),
             components: vec![component],
-            stale: vec![TargetId(1)],
+            stale,
         },
         as_of: map.version,
         truncate_seq: 0,
@@ -174,10 +182,10 @@ fn stale_file(driven: &Driven, copy: Vec<u8>) {
     };
     let host = driven.host();
     host.map.replace(Some(Arc::new(map)));
+    host.fences.replace(Some((Vec::new(), true)));
     host.copy.replace(copy);
     let files = vec![(Ino(5), data)];
-    let answer = MetaReply::StaleFiles { files, next: None };
-    host.shard_answers.replace([answer, MetaReply::Done].into());
+    MetaReply::Files { files, next: None }
 }
 
 #[test]
@@ -249,6 +257,38 @@ fn a_layout_that_may_lack_marks_fills_nothing() {
     let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
     assert_eq!((round.mended, round.left), (0, 1));
     assert!(contents(&driven, 1).is_empty());
+}
+
+#[test]
+fn damaged_blocks_are_replaced_by_those_of_another_copy() {
+    let driven = open(Stored::default());
+    let length = LARGE + 100;
+    write(&driven, 1, 0, &vec![b'a'; length]);
+    at_once(driven.checkpoint()).unwrap().unwrap();
+    let answer = copied_file(&driven, vec![b'a'; length], Vec::new());
+    let host = driven.host();
+    host.damage();
+    let read = |offset| {
+        let (object, length) = (object(1), BLOCK as u32);
+        let read = StorageRequest::Read {
+            object,
+            offset,
+            length,
+        };
+        now(&driven, read, &[])
+    };
+    let last = LARGE as u64;
+    for offset in [0, last] {
+        assert_eq!(read(offset), Err(ErrorCode::Corrupt));
+    }
+    // Clients replace one of them, and damage that nobody has met stays.
+    write(&driven, 1, 0, &[b'n'; BLOCK]);
+    host.shard_answers.replace([answer.clone(), answer].into());
+    assert_eq!(at_once(driven.repair_damage()).unwrap(), 1);
+    assert_eq!(read(0).unwrap().1, [b'n'; BLOCK]);
+    assert_eq!(read(last).unwrap().1, [b'a'; 100]);
+    assert_eq!(read(BLOCK as u64), Err(ErrorCode::Corrupt));
+    driven.lock().check(driven.host()).unwrap();
 }
 
 #[test]

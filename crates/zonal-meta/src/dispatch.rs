@@ -32,6 +32,7 @@ pub(crate) fn run(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             boot: tx.env.config.boot,
         }),
         MetaRequest::Parent { ino } => op::lookup::parent(tx, *ino),
+        MetaRequest::CopiesOf { data_id } => op::stale_copies::file_with(tx, *data_id),
         MetaRequest::FileOf { data_id } => op::lookup::file_of(tx, *data_id),
         MetaRequest::FirstLevel { name } => op::lookup::first_level(tx, name),
         MetaRequest::HasEntry { ino } => op::lookup::has_entry(tx, *ino),

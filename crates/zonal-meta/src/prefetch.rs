@@ -70,7 +70,9 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
         MetaRequest::Touch { reads } => reads.iter().for_each(|(ino, _time)| {
             reader.inode(*ino);
         }),
-        MetaRequest::FileOf { data_id } | MetaRequest::HasOpen { data_id, .. } => {
+        MetaRequest::FileOf { data_id }
+        | MetaRequest::CopiesOf { data_id }
+        | MetaRequest::HasOpen { data_id, .. } => {
             reader.key(&keys::data(*data_id));
         }
         MetaRequest::GetAttr { ino, .. }

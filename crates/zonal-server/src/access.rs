@@ -17,7 +17,7 @@
 //! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
-//! | shard | `HasOpen`, `FencesOf`, `StaleFiles`, `MendCopy` | servers with a target |
+//! | shard | `HasOpen`, `FencesOf`, `StaleFiles`, `MendCopy`, `CopiesOf` | servers with a target |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
@@ -78,7 +78,8 @@ pub(crate) fn check_meta(
             MetaRequest::HasOpen { .. }
             | MetaRequest::FencesOf { .. }
             | MetaRequest::StaleFiles { .. }
-            | MetaRequest::MendCopy { .. } => has_role(peer, |roles| roles.storage),
+            | MetaRequest::MendCopy { .. }
+            | MetaRequest::CopiesOf { .. } => has_role(peer, |roles| roles.storage),
             MetaRequest::OpenSession { .. } => peer.certified.is_none(),
             _ => is_shards(peer),
         });
@@ -95,6 +96,7 @@ pub(crate) fn check_meta(
         | MetaRequest::FencesOf { .. }
         | MetaRequest::StaleFiles { .. }
         | MetaRequest::MendCopy { .. }
+        | MetaRequest::CopiesOf { .. }
         | MetaRequest::OpenSets { .. }
         | MetaRequest::FirstLevel { .. }
         | MetaRequest::MorePartitions { .. }

@@ -22,7 +22,7 @@ use crate::storage_role::StorageRole;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use zonal_disk::Engine;
-use zonal_object::index_walk;
+use zonal_object::{ObjectId, index_walk};
 use zonal_wire::{ScrubReport, ScrubState};
 
 struct Control {
@@ -56,6 +56,13 @@ impl Subject {
         match self {
             Self::Target(_) => &SCRUB_KEY,
             Self::Shard(_) => &SHARD_SCRUB_KEY,
+        }
+    }
+
+    /// Has a target repair a block that is damaged.
+    fn note_damage(&self, object: ObjectId, offset: u64) {
+        if let Self::Target(storage) = self {
+            storage.note_damage(object, offset);
         }
     }
 

@@ -20,7 +20,7 @@ pub(crate) use zonal_driver::storage::Refused;
 use zonal_driver::storage::{NotAdmitted, ResyncRound, TargetDriver};
 use zonal_driver::{NotReady, at_once};
 use zonal_net::ReplyBuilder;
-use zonal_object::StorageTarget;
+use zonal_object::{ObjectId, StorageTarget};
 use zonal_types::{ErrorCode, HolderNumber, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
 use zonal_wire::{Header, StorageReply, StorageRequest};
@@ -35,6 +35,8 @@ pub struct StorageRole {
     /// Files whose stale copies were filled here, and the bytes taken for that.
     mended: AtomicU64,
     filled_bytes: AtomicU64,
+    /// Damaged blocks that were replaced by those of other copies.
+    repaired: AtomicU64,
 }
 
 impl StorageRole {
@@ -66,6 +68,7 @@ impl StorageRole {
             traffic: TrafficCounters::default(),
             mended: AtomicU64::new(0),
             filled_bytes: AtomicU64::new(0),
+            repaired: AtomicU64::new(0),
         }
     }
 
@@ -139,6 +142,18 @@ impl StorageRole {
         Ok(round)
     }
 
+    /// Notes a damaged block that a scrub has found.
+    pub(crate) fn note_damage(&self, object: ObjectId, offset: u64) {
+        self.driver.note_damage(object, offset);
+    }
+
+    /// Replaces damaged blocks of files with copies. Returns how many.
+    pub(crate) fn repair_damage(&self) -> u64 {
+        let repaired = at_once(self.driver.repair_damage()).unwrap_or(0);
+        self.repaired.fetch_add(repaired, Ordering::Relaxed);
+        repaired
+    }
+
     /// Moves pending blocks to segments, then makes a checkpoint of the index.
     pub(crate) fn checkpoint(&self) -> Result<(), DiskError> {
         at_once(self.driver.checkpoint()).unwrap_or_else(|waits| {
@@ -204,6 +219,10 @@ impl StorageRole {
             (
                 "target_filled_bytes_total".into(),
                 self.filled_bytes.load(Ordering::Relaxed),
+            ),
+            (
+                "target_repaired_blocks_total".into(),
+                self.repaired.load(Ordering::Relaxed),
             ),
             ("target_healthy".into(), u64::from(self.is_healthy())),
         ]);

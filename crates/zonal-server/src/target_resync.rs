@@ -29,6 +29,15 @@ fn keep(storage: &StorageRole, map: &MapCache, pauses: &Pauses) {
         if !storage.is_healthy() || !map.has_lease() {
             continue;
         }
+        let blocks = storage.repair_damage();
+        if blocks > 0 {
+            let target_id = storage.id().0;
+            tracing::info!(
+                target_id,
+                blocks,
+                "damaged blocks are repaired from other copies"
+            );
+        }
         for shard in plan.shards(&map.current(), storage.id(), clock::instant()) {
             let Ok(round) = storage.resync(shard) else {
                 continue;

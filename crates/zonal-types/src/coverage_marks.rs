@@ -136,6 +136,10 @@ marks! {
     CopyFilled,
     /// A client changed a part of a copy while its target took it from another one.
     FillOvertaken,
+    /// A target replaced a damaged block by that of another copy.
+    DamageRepaired,
+    /// A read was asked of a second copy, as the first one did not answer soon.
+    SecondCopyAsked,
     /// A caller with a short limit called a server that had been silent.
     SilentServerMet,
     /// An operation ended before the deadline of its request, because a server it needs did not

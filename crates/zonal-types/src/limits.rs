@@ -48,6 +48,8 @@ limits! {
     COPIES_MAX: u16 = 3, "copies";
     /// Targets on which the copies of one file are stale.
     STALE_TARGETS_MAX: usize = 64, "targets";
+    /// Damaged blocks that a target remembers until they are repaired.
+    DAMAGED_BLOCKS_MAX: usize = 4_096, "blocks";
     /// Components of a layout.
     COMPONENTS_MAX: usize = 64, "components";
     /// Unit of checksums.

@@ -401,12 +401,14 @@ codec_enum! {
         /// other shard. Reply `Done`.
         GivePartition = 109 { partition: PartitionId, from: ShardId, to: ShardId },
         /// Target to shard: files of this shard behind `after` whose copies on the target are
-        /// stale. Reply `StaleFiles`.
+        /// stale. Reply `Files`.
         StaleFiles = 110 { target: TargetId, after: Ino },
         /// Target to shard: its copies of the file have all changes, durably; the mark can go.
         /// `as_of`: the map by which the target began to fill them. `WrongTarget`: the target went
         /// out since, or the shard does not know that it is back. Reply `Done`.
         MendCopy = 111 { ino: Ino, target: TargetId, as_of: MapVersion, allocated_delta: i64 },
+        /// Target to shard: the file with these bytes, where it has one. Reply `Files`.
+        CopiesOf = 112 { data_id: DataId },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
         GetShardLoads = 95,
 
@@ -535,7 +537,7 @@ codec_enum! {
         /// Partitions that are joined with the one to be moved.
         Joined = 62 { partitions: Vec<PartitionId> },
         /// `next`: where to go on; none where these are the last.
-        StaleFiles = 63 { files: Vec<(Ino, FileData)>, next: Option<Ino> },
+        Files = 63 { files: Vec<(Ino, FileData)>, next: Option<Ino> },
         /// The root's attributes and the value of its access ACL, as they were `age_ms` ago at
         /// most; all later changes may be missing.
         MirroredRoot = 59 { attr: Attr, acl: Option<Blob>, age_ms: u64 },

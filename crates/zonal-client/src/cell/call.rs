@@ -147,14 +147,20 @@ impl<'a, C: SessionOwner> Call<'a, C> {
 
     /// Waits until the request has its reply, or has failed. False where `ms` pass first.
     pub(crate) async fn has_reply(&self, sent: &SentRequest<C::Net>, ms: u64) -> bool {
-        match &sent.pending {
-            Ok(pending) => {
-                let net = &self.client.cell().net;
-                let first = net.await_first(&self.context, &[pending], ms).await;
-                first.is_some()
-            }
-            Err(_failed) => true,
+        self.first_of(&[sent], ms).await.is_some()
+    }
+
+    /// Waits until one of the requests has its reply, or has failed; returns its place. `None`
+    /// where `ms` pass first.
+    pub(crate) async fn first_of(&self, sent: &[&SentRequest<C::Net>], ms: u64) -> Option<usize> {
+        let failed = sent.iter().position(|one| one.pending.is_err());
+        if failed.is_some() {
+            return failed;
         }
+        let pending = sent.iter().filter_map(|one| one.pending.as_ref().ok());
+        let pending: Vec<_> = pending.collect();
+        let net = &self.client.cell().net;
+        net.await_first(&self.context, &pending, ms).await
     }
 
     /// As [`Self::finish`], for a caller that judges the reply: [`Self::note_received`] follows.

@@ -4,6 +4,7 @@
 
 use crate::cell::zone_traffic::TrafficDirection;
 use crate::client::ClientCall;
+use crate::data::first_reply::SECOND_COPY_MS;
 use crate::file::inline_bytes::{copy_out, end_of_inline};
 use crate::file::{File, lay_over};
 use crate::transport::net::{Net, NetFailure};
@@ -150,6 +151,9 @@ impl<N: Net> ClientCall<'_, N> {
         let brief = self.until_other_copy(data);
         let call = brief.as_ref().unwrap_or(self);
         let pending = call.start_sunk(ino, &place, &read_request(object, piece), length);
+        if data.layout.has_copies() && !call.has_reply(&pending, SECOND_COPY_MS).await {
+            return Ok(false);
+        }
         match call
             .finish_into(&place.address, pending, sink, length)
             .await
@@ -218,10 +222,11 @@ impl<N: Net> ClientCall<'_, N> {
             let (part, behind) = rest.split_at_mut(to_usize(piece.length));
             rest = behind;
             let outcome = match first {
-                Ok((place, pending)) => call
-                    .storage_reply(&place, pending, Some(part))
-                    .await
-                    .map(|(_, bytes)| bytes),
+                Ok(first) => {
+                    let make = |object| read_request(object, piece);
+                    call.first_reply(file, (data, piece), first, &make, part)
+                        .await
+                }
                 Err(code) => Err(code),
             };
             let outcome = match outcome {

@@ -29,6 +29,7 @@ impl<H: TargetHost> TargetDriver<H> {
         let filled = self.read_parts(plan, buffer).await;
         filled.map_err(|(at, error)| {
             let (object, offset) = (plan.object(), plan.offset_of(at));
+            self.note_damage(object, offset);
             self.host.note(TargetNote::Unreadable {
                 object,
                 offset,
@@ -95,7 +96,10 @@ impl<H: TargetHost> TargetDriver<H> {
         let detail = match self.read_parts(plan, &mut buffer).await {
             Err((_at, error)) => error.to_string(),
             Ok(()) => match plan.finish(&mut buffer) {
-                Err(damage) => damage.to_string(),
+                Err(damage) => {
+                    self.note_damage(plan.object(), damage.offset);
+                    damage.to_string()
+                }
                 Ok(_) => "a read failed its checksum twice, then passed".into(),
             },
         };
@@ -106,6 +110,7 @@ impl<H: TargetHost> TargetDriver<H> {
     /// Reports a damaged block of which a change needs the old bytes.
     pub(super) fn damaged_base(&self, damage: &Damage) -> Refused {
         let detail = damage.to_string();
+        self.note_damage(damage.object, damage.offset);
         self.host.note(TargetNote::Damaged { detail: &detail });
         Refused::new(damage.code(), detail)
     }

@@ -15,12 +15,12 @@
 use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zonal_object::{ChangeAttempt, Edit, ObjectId};
+use zonal_object::{ChangeAttempt, ChangeOutcome, Edit, ObjectId};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use zonal_types::{Column, Component, ErrorCode, FileData, Ino, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::map::SlotState;
+use zonal_zonemap::map::{Slot, SlotState};
 
 /// Bytes of one step.
 const STEP_BYTES: u64 = CHUNK_BYTES as u64;
@@ -56,7 +56,7 @@ impl FillGuard {
     }
 
     /// Begins a step, whose end is not known yet.
-    fn begin(&self, object: ObjectId, offset: u64) {
+    pub(super) fn begin(&self, object: ObjectId, offset: u64) {
         *self.step() = Some(Step {
             object,
             range: offset..u64::MAX,
@@ -65,13 +65,13 @@ impl FillGuard {
     }
 
     /// Sets the end of the step.
-    fn end_at(&self, end: u64) {
+    pub(super) fn end_at(&self, end: u64) {
         if let Some(step) = self.step().as_mut() {
             step.range.end = end;
         }
     }
 
-    fn is_overtaken(&self) -> bool {
+    pub(super) fn is_overtaken(&self) -> bool {
         let step = self.step();
         let step = step.as_ref();
         step.is_some_and(|step| step.changed.is_some_and(|at| at < step.range.end))
@@ -111,7 +111,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let target = self.id;
             let request = MetaRequest::StaleFiles { target, after };
             let reply = self.host.ask_shard(shard, &request).await;
-            let Some(MetaReply::StaleFiles { files, next }) = reply else {
+            let Some(MetaReply::Files { files, next }) = reply else {
                 return Err(ErrorCode::NotReady.into());
             };
             for (ino, data) in &files {
@@ -227,9 +227,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 self.edit_range(punch, sender).await?
             } else {
                 let bytes = payload.get(range).unwrap_or_default();
-                let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
-                let ranges = [(at, length)];
-                self.write(&object.own, sender, &ranges, bytes).await?.0
+                self.write_filled(&object.own, at, bytes).await?
             };
             delta = delta.saturating_add(outcome.allocated_delta);
         }
@@ -242,6 +240,24 @@ impl<H: TargetHost> TargetDriver<H> {
             delta = delta.saturating_add(outcome.allocated_delta);
         }
         Ok(delta)
+    }
+
+    /// Writes bytes of another copy, unless a client changes the range of the step.
+    pub(super) async fn write_filled(
+        &self,
+        object: &ObjectRef,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<ChangeOutcome, Refused> {
+        let is_gone = || self.fills.is_overtaken();
+        let sender = ChangeSender {
+            attempt: ChangeAttempt::default(),
+            is_gone: &is_gone,
+            fills: true,
+        };
+        let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
+        let written = self.write(object, sender, &[(at, length)], bytes).await?;
+        Ok(written.0)
     }
 
     fn length_of(&self, object: ObjectId) -> Result<u64, Refused> {
@@ -262,29 +278,46 @@ fn objects_to_fill(
 ) -> Result<Vec<FilledObject>, ErrorCode> {
     let mut found = Vec::new();
     for component in &data.layout.components {
-        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-        let is_newer = |slot: &zonal_zonemap::map::Slot| slot.slot_epoch.0 > data.as_of.0;
-        if set.slots.iter().any(is_newer) {
-            return Err(ErrorCode::StaleEpoch);
-        }
         for column in zonal_layout::objects(component) {
-            let own = object_ref(map, data, component, column)?;
-            if own.target != target || component.redundancy.copies() < 2 {
+            if component.redundancy.copies() < 2 {
                 continue;
             }
-            let first = column.0.checked_rem(component.count).unwrap_or(0);
-            let copies = zonal_layout::copies_of_column(component, first);
-            let refs = copies.filter_map(|copy| object_ref(map, data, component, copy).ok());
-            let is_whole = |copy: &ObjectRef| {
-                let slot = set.slots.get(usize::from(copy.slot));
-                slot.is_some_and(|slot| slot.state != SlotState::Out)
-                    && !data.layout.is_stale(copy.target)
-            };
-            let from = refs.into_iter().find(is_whole).ok_or(ErrorCode::NotReady)?;
-            found.push(FilledObject { own, from });
+            let (own, others) = copy_refs(map, data, component, column)?;
+            if own.target == target {
+                let from = *others.first().ok_or(ErrorCode::NotReady)?;
+                found.push(FilledObject { own, from });
+            }
         }
     }
     Ok(found)
+}
+
+/// An object, and the other copies of its column that have all changes and are in service.
+///
+/// # Errors
+/// `StaleEpoch` where the layout is older than an outage that the map knows: it may lack marks.
+pub(super) fn copy_refs(
+    map: &ZoneMap,
+    data: &FileData,
+    component: &Component,
+    column: Column,
+) -> Result<(ObjectRef, Vec<ObjectRef>), ErrorCode> {
+    let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
+    let is_newer = |slot: &Slot| slot.slot_epoch.0 > data.as_of.0;
+    if component.redundancy.copies() > 1 && set.slots.iter().any(is_newer) {
+        return Err(ErrorCode::StaleEpoch);
+    }
+    let own = object_ref(map, data, component, column)?;
+    let first = column.0.checked_rem(component.count).unwrap_or(0);
+    let copies = zonal_layout::copies_of_column(component, first);
+    let refs = copies.filter_map(|copy| object_ref(map, data, component, copy).ok());
+    let is_whole = |copy: &ObjectRef| {
+        let slot = set.slots.get(usize::from(copy.slot));
+        slot.is_some_and(|slot| slot.state != SlotState::Out)
+            && !data.layout.is_stale(copy.target)
+            && copy.target != own.target
+    };
+    Ok((own, refs.filter(is_whole).collect()))
 }
 
 fn object_ref(

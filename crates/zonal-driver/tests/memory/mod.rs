@@ -333,21 +333,26 @@ pub async fn ask_guarded(
 
 /// A map in which this target is alone in a set.
 pub fn map_with_target() -> ZoneMap {
-    ZoneMap::new(CELL).edited(&[join(1)]).unwrap().unwrap()
+    ZoneMap::new(CELL)
+        .edited(&[join(1, None)])
+        .unwrap()
+        .unwrap()
 }
 
-/// A map in which target 2 of another node is in a set with this target.
+/// A map in which target 2 of another node is in a set with this target. The root's shard is there.
 pub fn map_with_two_targets() -> ZoneMap {
-    map_with_target().edited(&[join(2)]).unwrap().unwrap()
+    let own = join(1, Some(ShardId(0)));
+    let map = ZoneMap::new(CELL).edited(&[own]).unwrap().unwrap();
+    map.edited(&[join(2, None)]).unwrap().unwrap()
 }
 
-fn join(number: u8) -> MapEdit {
+fn join(number: u8, shard: Option<ShardId>) -> MapEdit {
     MapEdit::Join {
         node: NodeId(number.into()),
         zone: ZoneId(1),
         zone_name: String::new(),
         address: format!("127.0.0.1:700{number}"),
-        shard: None,
+        shard,
         targets: vec![JoinTarget {
             target: TargetId(number.into()),
             uuid: [number; 16],

@@ -10,7 +10,7 @@ use crate::tx::Tx;
 use zonal_layout::slot_of;
 use zonal_types::limits::STALE_TARGETS_MAX;
 use zonal_types::{
-    Component, ErrorCode, Ino, KvRead, LayoutGen, MapVersion, PartitionId, TargetId,
+    Component, DataId, ErrorCode, Ino, KvRead, LayoutGen, MapVersion, PartitionId, TargetId,
 };
 use zonal_wire::MetaReply;
 use zonal_zonemap::ZoneMap;
@@ -68,6 +68,20 @@ pub(crate) fn mend(
     Ok(MetaReply::Done)
 }
 
+/// The file with these bytes.
+pub(crate) fn file_with(tx: &mut Tx<'_>, data_id: DataId) -> Result {
+    let found = match tx.file_of(data_id)? {
+        Some(ino) => tx.find(ino)?,
+        None => None,
+    };
+    let as_of = tx.map_version();
+    let files = found.map(|inode| (inode.ino, inode.data(as_of)));
+    Ok(MetaReply::Files {
+        files: files.into_iter().collect(),
+        next: None,
+    })
+}
+
 /// Files whose copies on a target are stale, behind `after`.
 ///
 /// # Errors
@@ -100,10 +114,10 @@ pub(crate) fn files_of(
             }
         }
         if seen >= STALE_FILES_AT_ONCE {
-            return Ok(MetaReply::StaleFiles { files, next });
+            return Ok(MetaReply::Files { files, next });
         }
     }
-    Ok(MetaReply::StaleFiles { files, next: None })
+    Ok(MetaReply::Files { files, next: None })
 }
 
 /// Files looked at for one reply.

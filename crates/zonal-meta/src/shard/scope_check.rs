@@ -478,6 +478,7 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::FencesOf { .. }
             | MetaRequest::StaleFiles { .. }
             | MetaRequest::MendCopy { .. }
+            | MetaRequest::CopiesOf { .. }
             | MetaRequest::OpenSets { .. }
             | MetaRequest::FirstLevel { .. }
             // Answered by the mirror, before the shard.

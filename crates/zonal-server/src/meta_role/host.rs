@@ -168,7 +168,7 @@ impl ShardHost for MetaHost {
     /// Checks the free space for a request. Reads need none. New names leave some for checkpoints;
     /// other changes, such as deletions, may use the log nearly to its end.
     fn check_room(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
-        let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84 | 110);
+        let reads = matches!(request.tag(), 2 | 10..=20 | 60..=63 | 84 | 110 | 112);
         if reads {
             return Ok(());
         }

@@ -215,6 +215,7 @@ impl ScrubTask {
                 detail,
                 "scrub: stored data is damaged"
             );
+            self.subject.note_damage(object, *offset);
             record.damaged_blocks += 1;
             if record.damaged.len() < SCRUB_DAMAGED_MAX {
                 record.damaged.push(Damaged {

@@ -318,6 +318,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::HasOpen { subject: "zonal://cell/client/a".into(), data_id: DataId(0x99), for_use: FileUse::Write },
         M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
         M::StaleFiles { target: TargetId(0x44), after: Ino(0x45) },
+        M::CopiesOf { data_id: DataId(0x4b) },
         M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096 },
     ]
 }
@@ -377,7 +378,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
             }],
         },
         R::Joined { partitions: vec![PartitionId(301), PartitionId(400)] },
-        R::StaleFiles { files: vec![(Ino(0x49), copied_file_data())], next: Some(Ino(0x49)) },
+        R::Files { files: vec![(Ino(0x49), copied_file_data())], next: Some(Ino(0x49)) },
         R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
         R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
         R::MirroredNames { entries: vec![listed.clone()], end: false, age_ms: 1_500 },
