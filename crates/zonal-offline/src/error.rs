@@ -11,6 +11,9 @@ pub enum OfflineError {
     /// A process has a store open.
     #[error("{} is in use", .0.display())]
     Running(PathBuf),
+    /// A store is a replica's.
+    #[error("{} is a replica's: it is checked in the running cell only", .0.display())]
+    Replica(PathBuf),
     /// A store failed.
     #[error("{}: {source}", dir.display())]
     Store {

@@ -41,6 +41,9 @@ pub(crate) fn open(spec: &StoreSpec) -> Result<Opening, OfflineError> {
             .is_none_or(|replay| replay.take(record, synced))
     });
     let fault = match opened {
+        Ok(store) if store.is_replica() => {
+            return Err(OfflineError::Replica(spec.dir.clone()));
+        }
         Ok(store) => {
             let notes = replay.map(|replay| replay.notes).unwrap_or_default();
             return Ok(Opening::Open(Box::new(store), notes));

@@ -17,7 +17,8 @@
 //! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
-//! | shard | `HasOpen`, `FencesOf`, `StaleFiles`, `MendCopy`, `CopiesOf` | servers with a target |
+//! | shard | `HasOpen`, `FencesOf`, `MendCopy`, `CopiesOf` | servers with a target |
+//! | shard | `StaleFiles` | servers with a target, commands |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
@@ -94,7 +95,6 @@ pub(crate) fn check_meta(
         | MetaRequest::SettleDir { .. }
         | MetaRequest::HasOpen { .. }
         | MetaRequest::FencesOf { .. }
-        | MetaRequest::StaleFiles { .. }
         | MetaRequest::MendCopy { .. }
         | MetaRequest::CopiesOf { .. }
         | MetaRequest::OpenSets { .. }
@@ -110,6 +110,7 @@ pub(crate) fn check_meta(
         | MetaRequest::GetShardLoads
         | MetaRequest::MovePartition { .. }
         | MetaRequest::GetMoves
+        | MetaRequest::StaleFiles { .. }
         | MetaRequest::CancelMove { .. } => permitted(peer.role == Role::Tool),
         MetaRequest::FileOf { .. } if peer.role != Role::Tool => Err(ErrorCode::NotPermitted),
         MetaRequest::OpenSession { .. } | MetaRequest::StatFs | MetaRequest::Sync => Ok(()),

@@ -59,8 +59,12 @@ pub enum StoreStartError {
         newest: u64,
     },
     /// The store was taken out of the cell.
-    #[error("this store of target {id} was taken out of the cell by `zonal target remove`")]
+    #[error(
+        "this store ({what} {id}) was taken out of the cell by `zonal target remove` or `zonal node remove`"
+    )]
     Removed {
+        /// Shard or target.
+        what: &'static str,
         /// Its number.
         id: u32,
     },
@@ -135,6 +139,16 @@ fn known_start(value: &[u8]) -> Option<u64> {
     Some(StartRecord::from_bytes(value).ok()?.mark.number)
 }
 
+/// A kind of store, in words.
+pub(crate) fn what_of(kind: u8) -> Result<&'static str, StoreStartError> {
+    match kind {
+        SHARD => Ok("shard of node"),
+        ROOT => Ok("manager on node"),
+        TARGET => Ok("target"),
+        other => Err(StoreStartError::Kind(other)),
+    }
+}
+
 /// Checks whether `store` may serve, by its record.
 ///
 /// # Errors
@@ -143,12 +157,7 @@ pub(crate) fn judge(
     known: Option<&StartRecord>,
     store: &StoreStart,
 ) -> Result<(), StoreStartError> {
-    let what = match store.kind {
-        SHARD => "shard of node",
-        ROOT => "manager on node",
-        TARGET => "target",
-        other => return Err(StoreStartError::Kind(other)),
-    };
+    let what = what_of(store.kind)?;
     let id = store.id;
     let Some(known) = known else {
         return Ok(());

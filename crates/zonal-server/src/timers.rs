@@ -68,10 +68,16 @@ impl Timers {
         }
     }
 
-    /// Ends the thread.
+    /// Ends the thread. All timers are over from now on: who sleeps goes on at once, and finds that
+    /// its task is to end.
     pub(crate) fn stop(&self) {
-        self.table().is_stopping = true;
+        let left = {
+            let mut table = self.table();
+            table.is_stopping = true;
+            std::mem::take(&mut table.wakers)
+        };
         self.changed.notify_all();
+        left.into_values().for_each(Waker::wake);
     }
 
     /// A future that is ready at `until`.
@@ -106,6 +112,9 @@ impl Future for Sleep<'_> {
         }
         let timers = self.timers;
         let mut table = timers.table();
+        if table.is_stopping {
+            return Poll::Ready(());
+        }
         let number = self.number.unwrap_or_else(|| {
             table.next += 1;
             table.next
@@ -185,6 +194,25 @@ mod tests {
         drop(dropped);
         assert_eq!(timers.len(), 0);
         timers.stop();
+        thread.join().unwrap();
+    }
+
+    /// A leader that is deposed while it waits between two messages of a move must end that wait:
+    /// its replica begins no other reign before.
+    #[test]
+    fn the_end_of_the_timers_ends_all_sleeps() {
+        let timers = Arc::new(Timers::default());
+        let thread = timers.start().unwrap();
+        let until = clock::instant().plus_ms(600_000);
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| block_on(timers.sleep_until(until)));
+            while timers.len() == 0 {
+                std::thread::yield_now();
+            }
+            timers.stop();
+            sleeper.join().unwrap();
+        });
+        block_on(timers.sleep_until(until));
         thread.join().unwrap();
     }
 }

@@ -401,7 +401,7 @@ codec_enum! {
         /// other shard. Reply `Done`.
         GivePartition = 109 { partition: PartitionId, from: ShardId, to: ShardId },
         /// Target to shard: files of this shard behind `after` whose copies on the target are
-        /// stale. Reply `Files`.
+        /// stale. Target 0, of a command: on any target. Reply `Files`.
         StaleFiles = 110 { target: TargetId, after: Ino },
         /// Target to shard: its copies of the file have all changes, durably; the mark can go.
         /// `as_of`: the map by which the target began to fill them. `WrongTarget`: the target went

@@ -9,7 +9,7 @@ mod copied_files;
 mod native_files;
 
 use cell::{Cell, code, said, zonal};
-use copied_files::{NODES, SHAPE, connect, make_dir};
+use copied_files::{NODES, SHAPE, connect, make_dir, pattern};
 use native_files::{read, write};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -39,7 +39,7 @@ fn a_damaged_block_is_replaced_from_the_other_copy() {
     let cell = Cell::with_shape("damaged", SHAPE, &["--no-key"]);
     let native = connect(&cell);
     make_dir(&native, "/twice", "copies:2");
-    let mut content = vec![0x11; 512 << 10];
+    let mut content = pattern(1);
     content[40_960..45_056].copy_from_slice(&MARK);
     write(&native, "/twice/file", &content);
     let down = cell.down();

@@ -244,6 +244,9 @@ fn plan_of_job(page: &mut Page) {
         std::thread::sleep(Duration::from_millis(50));
     }
     page.compare("events", &mut events());
+    let mut recovery = zonal();
+    recovery.arg("recovery").arg("--cell").arg(cell.dir());
+    page.compare("recovery", &mut recovery);
     assert_eq!(plans[0]["left_out"].as_array().unwrap().len(), 1);
 }
 

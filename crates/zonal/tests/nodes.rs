@@ -129,7 +129,11 @@ fn a_node_is_removed_where_nothing_needs_it_and_its_store_is_refused_from_then_o
     let left = document(&cell, &["node", "ls"]);
     assert_eq!(left["nodes"].as_array().unwrap().len(), 3);
 
-    kill(cell.pid("storage1-2"), "KILL");
+    // Its server is stopped, and the cell comes up without it.
+    let down = cell.down();
+    assert_eq!(code(&down), 0, "{}", said(&down));
+    let up = cell.up_as(zonal(), (1, 1), &["--no-key"]);
+    assert_eq!(code(&up), 0, "{}", said(&up));
     let mut server = zonal();
     let server = server.arg("server").arg("--config");
     let again = server.arg(cell.config("storage1-2")).output().unwrap();

@@ -21,7 +21,7 @@ use crate::files::error::DiskError;
 use crate::files::identity::{self, StoreIdentity, Stored};
 use crate::files::power_loss;
 use crate::files::start_marks;
-use crate::files::{COPIES, INDEX, LOCK, LOG, SUMS};
+use crate::files::{COPIES, INDEX, LOCK, LOG, SUMS, VOTE};
 use crate::index::index_copy::restore::{self, Copy};
 use crate::index::overlay::Overlay;
 use crate::index::probe;
@@ -121,6 +121,13 @@ impl std::fmt::Debug for ReadStore {
 }
 
 impl ReadStore {
+    /// True for the store of a group's replica: entries that are not in its index yet are in a log
+    /// of the group's.
+    #[must_use]
+    pub fn is_replica(&self) -> bool {
+        self.dir.join(VOTE[0]).exists()
+    }
+
     /// Opens the store in `dir`; `replay` gets the log's records as at an opening for use.
     ///
     /// # Errors

@@ -82,7 +82,7 @@ pub(crate) fn file_with(tx: &mut Tx<'_>, data_id: DataId) -> Result {
     })
 }
 
-/// Files whose copies on a target are stale, behind `after`.
+/// Files whose copies on a target are stale, behind `after`. Target 0: on any.
 ///
 /// # Errors
 /// The store's error; `Corrupt`.
@@ -109,7 +109,7 @@ pub(crate) fn files_of(
             let record = kv.get(&keys::inode(ino))?.ok_or(ErrorCode::Corrupt)?;
             let inode = Inode::decode(ino, &record)?;
             next = Some(ino);
-            if inode.layout.is_stale(target) {
+            if target == TargetId(0) || inode.layout.is_stale(target) {
                 files.push((ino, inode.data(as_of)));
             }
         }

@@ -291,7 +291,8 @@ impl ManagerRole {
             .engine()
             .get(&store_starts::removed_key(store.uuid));
         if removed.map_err(ManagerError::Stored)?.is_some() {
-            return Err(StoreStartError::Removed { id: store.id }.into());
+            let what = store_starts::what_of(store.kind)?;
+            return Err(StoreStartError::Removed { what, id: store.id }.into());
         }
         let known = self.known_start(store.kind, store.id)?;
         store_starts::judge(known.as_ref(), store)?;

@@ -247,6 +247,9 @@ fn not_checked(error: &OfflineError) -> Failure {
         OfflineError::Scratch { .. } => {
             "name a folder that has room, and can be written, by --scratch"
         }
+        OfflineError::Replica(_) => {
+            "start the cell, then `zonal fsck` compares all of it, and `zonal scrub start` verifies targets"
+        }
         OfflineError::NoManager => "name the configs of all nodes, the manager's too",
         _ => "the medium below may fail: look at the kernel's log",
     };

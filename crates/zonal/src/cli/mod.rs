@@ -24,6 +24,7 @@ mod node_join;
 mod output_args;
 mod place;
 mod rank;
+mod recovery;
 mod reference;
 mod run;
 mod scrub;
@@ -70,6 +71,7 @@ enum Command {
     Status(status::Status),
     Top(top::Top),
     Events(events::Events),
+    Recovery(recovery::Recovery),
     #[command(subcommand)]
     Node(node::NodeCommand),
     #[command(subcommand)]
@@ -143,6 +145,7 @@ impl Cli {
             Command::Status(command) => command.run(),
             Command::Top(command) => command.run(),
             Command::Events(command) => command.run(),
+            Command::Recovery(command) => command.run(),
             Command::Node(command) => command.run(),
             Command::Token(command) => command.run(),
             Command::Zone(command) => command.run(),

@@ -5,9 +5,12 @@ use super::node_join;
 use super::target_remove::{self, TargetUse, edit_map};
 use super::zone_map::or_dash;
 use crate::cell::connection::CellArgs;
+use crate::cell::folder::CellFolder;
+use crate::cell::processes::{self, ServerProcess};
 use crate::console;
 use crate::exit::{Failure, NOT_FOUND, REFUSED};
 use serde_json::{Value, json};
+use zonal_server::NodeConfig;
 use zonal_types::{NodeId, ShardId, TargetId};
 use zonal_zonemap::{MapEdit, Node, ZoneMap};
 
@@ -157,8 +160,38 @@ fn remove(args: &EditArgs, node: NodeId) -> anyhow::Result<()> {
     if map.node(node).is_some() {
         edit_map(&cell, &map, MapEdit::RemoveNode { node })?;
     }
+    let is_stopped = match &cell.folder {
+        Some(folder) => leave_folder(folder, node)?,
+        None => false,
+    };
+    let stop = match is_stopped {
+        true => "its server is stopped",
+        false => "stop its server",
+    };
     console::line(format_args!(
-        "node {node} is out of the cell: stop its server, and revoke its credential (zonal key revoke \"node {node}\")"
+        "node {node} is out of the cell: {stop}, and revoke its credential (zonal key revoke \"node {node}\")"
     ));
     Ok(())
+}
+
+/// Stops the server of a removed node, where `zonal up` started it, and starts it no longer. False
+/// where the folder has no server of this node alone.
+fn leave_folder(folder: &CellFolder, node: NodeId) -> anyhow::Result<bool> {
+    let _lock = CellFolder::lock(&folder.dir)?;
+    let mut folder = CellFolder::open(&folder.dir)?;
+    let is_alone = |nodes: &[NodeConfig]| nodes.iter().all(|own| own.node == node);
+    let servers = folder.servers()?.into_iter();
+    let Some((name, _)) = servers.into_iter().find(|(_name, nodes)| is_alone(nodes)) else {
+        return Ok(false);
+    };
+    let process = ServerProcess {
+        config: folder.config_path(&name),
+        name: name.clone(),
+    };
+    if let Some(running) = process.running() {
+        processes::stop(&[(running, name.clone())])?;
+    }
+    folder.file.nodes.retain(|kept| *kept != name);
+    folder.save()?;
+    Ok(true)
 }

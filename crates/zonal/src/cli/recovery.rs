@@ -1,0 +1,160 @@
+//! `zonal recovery`: copies that miss changes, and the targets that fill them.
+
+use crate::cell::connection::{CellArgs, CellHandle};
+use crate::console;
+use crate::exit::{Failure, UNREACHABLE};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use zonal_types::{Ino, ShardId, TargetId};
+use zonal_wire::{Header, MetaReply, MetaRequest, Service};
+use zonal_zonemap::{Shard, ZoneMap};
+
+/// Time between two looks.
+const FOLLOW: Duration = Duration::from_secs(1);
+
+/// Show files with stale copies, and the targets that have them
+///
+/// A copy is stale where its file was changed while the target was out. Once it is back, the
+/// target fills its stale copies from others by itself.
+#[derive(Debug, clap::Args)]
+pub struct Recovery {
+    #[command(flatten)]
+    cell: CellArgs,
+    /// Look again each second until no copy is stale
+    #[arg(long)]
+    follow: bool,
+    /// As JSON, one object for each look
+    #[arg(long)]
+    json: bool,
+}
+
+/// Files with stale copies, by target; and shards that did not answer.
+#[derive(Default)]
+struct StaleCounts {
+    files: u64,
+    targets: BTreeMap<TargetId, u64>,
+    silent: Vec<ShardId>,
+}
+
+impl Recovery {
+    pub fn run(self) -> anyhow::Result<()> {
+        let cell = self.cell.open()?;
+        loop {
+            let map = cell.map()?;
+            let counts = count(&cell, &map);
+            match self.json {
+                true => console::json(to_json(&map, &counts)),
+                false => print(&map, &counts),
+            }
+            if !self.follow || (counts.files == 0 && counts.silent.is_empty()) {
+                return match counts.silent.as_slice() {
+                    [] => Ok(()),
+                    silent => {
+                        let silent: Vec<String> = silent.iter().map(ToString::to_string).collect();
+                        let text = format!("no answer of shards {}", silent.join(", "));
+                        Err(Failure::new(UNREACHABLE, text)
+                            .hint("their files may have stale copies that are not counted")
+                            .into())
+                    }
+                };
+            }
+            std::thread::sleep(FOLLOW);
+        }
+    }
+}
+
+fn count(cell: &CellHandle, map: &ZoneMap) -> StaleCounts {
+    let mut counts = StaleCounts::default();
+    for shard in map.shards.iter().filter(|shard| shard.id != ShardId(0)) {
+        if count_of(cell, map, shard, &mut counts).is_none() {
+            counts.silent.push(shard.id);
+        }
+    }
+    counts
+}
+
+/// Adds a shard's files; `None` where it does not answer.
+fn count_of(
+    cell: &CellHandle,
+    map: &ZoneMap,
+    shard: &Shard,
+    counts: &mut StaleCounts,
+) -> Option<()> {
+    let mut after = Ino(0);
+    loop {
+        let mut header = Header::request(Service::Meta, cell.id);
+        header.epoch = shard.epoch;
+        let target = TargetId(0);
+        let request = MetaRequest::StaleFiles { target, after };
+        let reply = cell.call_shard(map, shard, header, &request).ok()?;
+        let MetaReply::Files { files, next } = reply else {
+            return None;
+        };
+        for (_ino, data) in files {
+            counts.files += 1;
+            for target in data.layout.stale {
+                *counts.targets.entry(target).or_default() += 1;
+            }
+        }
+        match next {
+            Some(next) if next > after => after = next,
+            _ => return Some(()),
+        }
+    }
+}
+
+/// The state of a target as recovery sees it.
+fn state(map: &ZoneMap, target: TargetId, stale: u64) -> &'static str {
+    match (map.is_out(target), stale) {
+        (true, _) => "out",
+        (false, 0) => "serving",
+        (false, _) => "filling",
+    }
+}
+
+fn print(map: &ZoneMap, counts: &StaleCounts) {
+    let shown = map.targets.iter().filter_map(|target| {
+        let stale = counts.targets.get(&target.id).copied().unwrap_or(0);
+        let state = state(map, target.id, stale);
+        (state != "serving").then(|| {
+            vec![
+                target.id.to_string(),
+                target.node.to_string(),
+                state.to_owned(),
+                stale.to_string(),
+            ]
+        })
+    });
+    let header = ["TARGET", "NODE", "STATE", "STALE FILES"];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    rows.extend(shown);
+    if rows.len() > 1 {
+        console::table(&rows);
+    }
+    console::line(format_args!(
+        "{} files have stale copies",
+        match counts.files {
+            0 => "no".to_owned(),
+            files => files.to_string(),
+        }
+    ));
+}
+
+fn to_json(map: &ZoneMap, counts: &StaleCounts) -> Value {
+    let targets = map.targets.iter().map(|target| {
+        let stale = counts.targets.get(&target.id).copied().unwrap_or(0);
+        json!({
+            "target": target.id.0,
+            "node": target.node.0,
+            "state": state(map, target.id, stale),
+            "stale_files": stale,
+        })
+    });
+    let silent = counts.silent.iter().map(|shard| shard.0);
+    json!({
+        "files": counts.files,
+        "targets": targets.collect::<Vec<_>>(),
+        "silent_shards": silent.collect::<Vec<_>>(),
+    })
+}
