@@ -79,6 +79,12 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "OtherCopyAsked",
         "TargetTakenOut",
         "CopyMarkedStale",
+        "FillingCopyChanged",
+        "CopyMended",
+        "CopyFilled",
+        "FillOvertaken",
+        "DamageRepaired",
+        "SecondCopyAsked",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
