@@ -51,6 +51,9 @@ fn any_one_node_may_be_away_from_readers_of_two_copies() {
         write(&native, "/twice/file", &pattern(2 + turn));
         let written = read(&native, "/twice/file").unwrap();
         assert!(written == pattern(2 + turn), "{node} is back");
+        // The write may have gone on without it: then it fills its copy first.
+        let followed = cell.command(&["recovery", "--follow"]).output().unwrap();
+        assert_eq!(code(&followed), 0, "{}", said(&followed));
     }
     let down = cell.down();
     assert_eq!(code(&down), 0, "{}", said(&down));

@@ -16,6 +16,8 @@ use zonal_wire::StorageRequest;
 
 /// Time after which a read that has another copy to ask goes on to it, ms.
 const COPY_WAIT_MS: u64 = 500;
+/// The longest wait, as a power of two of the first.
+const COPY_WAIT_DOUBLINGS: u32 = 4;
 
 /// The objects of a column that the attempts of a read ask in turn.
 pub(crate) struct CopyChoice {
@@ -149,8 +151,9 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(pieces)
     }
 
-    /// A call whose attempts wait only briefly, where the file has copies to go on to.
-    pub(crate) fn until_other_copy(&self, data: &FileData) -> Option<Self> {
-        data.layout.has_copies().then(|| self.briefly(COPY_WAIT_MS))
+    /// A call whose attempt to read waits only briefly, as there are copies to go on to. The wait
+    /// doubles from attempt to attempt.
+    pub(crate) fn until_other_copy(&self, attempt: u32) -> Self {
+        self.briefly(COPY_WAIT_MS << attempt.min(COPY_WAIT_DOUBLINGS))
     }
 }

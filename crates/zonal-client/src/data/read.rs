@@ -148,7 +148,7 @@ impl<N: Net> ClientCall<'_, N> {
             return Ok(false);
         }
         let object = Self::object(data, component, piece.column, &place);
-        let brief = self.until_other_copy(data);
+        let brief = data.layout.has_copies().then(|| self.until_other_copy(0));
         let call = brief.as_ref().unwrap_or(self);
         let pending = call.start_sunk(ino, &place, &read_request(object, piece), length);
         if data.layout.has_copies() && !call.has_reply(&pending, SECOND_COPY_MS).await {
@@ -189,7 +189,7 @@ impl<N: Net> ClientCall<'_, N> {
             .pieces_to_read(data, offset + own as u64, out.len() as u64)
             .await?;
         let mut started = Vec::with_capacity(pieces.len());
-        let brief = self.until_other_copy(data);
+        let brief = data.layout.has_copies().then(|| self.until_other_copy(0));
         let call = brief.as_ref().unwrap_or(self);
         for piece in &pieces {
             let component = &data.layout.components[piece.component];

@@ -105,7 +105,7 @@ impl<N: Net> ClientCall<'_, N> {
         // Incarnation of the last attempt, where this call made it, and its target.
         let mut incarnation = None;
         let mut asked: Option<TargetId> = None;
-        let mut attempts = 0;
+        let mut attempts = 0_u32;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // The earlier attempt was made under locks that others have got.
@@ -154,20 +154,34 @@ impl<N: Net> ClientCall<'_, N> {
             is_change = request.changes_range();
             incarnation = Some(self.identity_for(file.ino).incarnation);
             asked = Some(place.target);
-            let pending = self.start_payload(file, (&place, &request), payload);
-            let attempt = match !choice.is_free() && data.layout.has_copies() {
-                true => self.reply_of_copy(&place, pending, attempts).await,
-                false => {
-                    self.storage_reply(&place, pending, out.as_deref_mut())
-                        .await
-                }
-            };
+            let kind = (data.layout.has_copies(), choice.is_free(), attempts);
             attempts = attempts.saturating_add(1);
-            match attempt {
+            let (made, out) = ((&place, &request), out.as_deref_mut());
+            match self.attempt(file, kind, made, payload, out).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
         }
+    }
+
+    /// Sends one attempt and takes its reply. With copies each waits briefly: a change for the
+    /// outage of its target, a read (`is_free`) for another copy.
+    async fn attempt(
+        &self,
+        file: &File<N>,
+        (has_copies, is_free, number): (bool, bool, u32),
+        (place, request): (&TargetPlace, &StorageRequest),
+        payload: &[u8],
+        out: Option<&mut [u8]>,
+    ) -> Result<(StorageReply, usize), ErrorCode> {
+        if has_copies && !is_free {
+            let pending = self.start_payload(file, (place, request), payload);
+            return self.reply_of_copy(place, pending, number).await;
+        }
+        let brief = has_copies.then(|| self.until_other_copy(number));
+        let call = brief.as_ref().unwrap_or(self);
+        let pending = call.start_payload(file, (place, request), payload);
+        call.storage_reply(place, pending, out).await
     }
 
     fn start_payload(

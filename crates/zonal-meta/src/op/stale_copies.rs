@@ -106,9 +106,12 @@ pub(crate) fn files_of(
             seen < STALE_FILES_AT_ONCE
         })?;
         for ino in inos {
-            let record = kv.get(&keys::inode(ino))?.ok_or(ErrorCode::Corrupt)?;
-            let inode = Inode::decode(ino, &record)?;
             next = Some(ino);
+            // A repair may have removed the inode, and not its mark.
+            let Some(record) = kv.get(&keys::inode(ino))? else {
+                continue;
+            };
+            let inode = Inode::decode(ino, &record)?;
             if target == TargetId(0) || inode.layout.is_stale(target) {
                 files.push((ino, inode.data(as_of)));
             }
