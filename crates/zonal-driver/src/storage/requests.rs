@@ -21,7 +21,16 @@ pub struct ChangeSender<'a> {
     pub fills: bool,
 }
 
-impl ChangeSender<'_> {
+impl<'a> ChangeSender<'a> {
+    /// The target itself, which fills a copy. `is_overtaken`: a client has changed the same bytes.
+    pub(super) fn filling(is_overtaken: &'a dyn Fn() -> bool) -> Self {
+        Self {
+            attempt: ChangeAttempt::default(),
+            is_gone: is_overtaken,
+            fills: true,
+        }
+    }
+
     /// The last check before a commit.
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {

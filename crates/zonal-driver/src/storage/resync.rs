@@ -15,7 +15,7 @@
 use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use zonal_object::{ChangeAttempt, ChangeOutcome, Edit, ObjectId};
+use zonal_object::{ChangeOutcome, Edit, ObjectId};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use zonal_types::{Column, Component, ErrorCode, FileData, Ino, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
@@ -213,11 +213,7 @@ impl<H: TargetHost> TargetDriver<H> {
         payload: &[u8],
     ) -> Result<i64, Refused> {
         let is_gone = || self.fills.is_overtaken();
-        let sender = ChangeSender {
-            attempt: ChangeAttempt::default(),
-            is_gone: &is_gone,
-            fills: true,
-        };
+        let sender = ChangeSender::filling(&is_gone);
         let (id, truncation) = named(&object.own);
         let mut delta = 0_i64;
         for (range, is_hole) in parts(payload) {
@@ -250,11 +246,7 @@ impl<H: TargetHost> TargetDriver<H> {
         bytes: &[u8],
     ) -> Result<ChangeOutcome, Refused> {
         let is_gone = || self.fills.is_overtaken();
-        let sender = ChangeSender {
-            attempt: ChangeAttempt::default(),
-            is_gone: &is_gone,
-            fills: true,
-        };
+        let sender = ChangeSender::filling(&is_gone);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
         let written = self.write(object, sender, &[(at, length)], bytes).await?;
         Ok(written.0)
