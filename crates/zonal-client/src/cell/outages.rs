@@ -90,6 +90,17 @@ impl<N: Net> Cell<N> {
         }
     }
 
+    /// True for a copy that gets a change after the others, if at all.
+    pub(crate) fn misses_changes(
+        &self,
+        layout: &Layout,
+        component: &Component,
+        object: Column,
+    ) -> bool {
+        let state = self.copy_state(layout, component, object);
+        matches!(state, CopyState::Stale | CopyState::Filling)
+    }
+
     /// [`Self::place`] for a layout that is known as of a version of the map.
     ///
     /// # Errors

@@ -111,6 +111,11 @@ impl<N: Net> ClientCall<'_, N> {
                 continue;
             };
             let component = &data.layout.components[first.component];
+            // Its target may have been out since the pieces were made.
+            if self.misses_changes(&data.layout, component, first.column) {
+                note_left_out(file, &pieces);
+                continue;
+            }
             match self.place_known(data.as_of, component, first.column) {
                 Ok(place) => {
                     while self.writes_in_flight.is_full(place.target)
@@ -128,10 +133,8 @@ impl<N: Net> ClientCall<'_, N> {
                 }
                 Err(code) => {
                     let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
-                    if is_left_out(&outcome)
-                        && let Some(last) = file.state().inflight.back_mut()
-                    {
-                        last.left_out.extend(pieces.iter().copied());
+                    if is_left_out(&outcome) {
+                        note_left_out(file, &pieces);
                     }
                     // The last batch: none in flight is newer.
                     let noted = self.settle_message(file, &pieces, (batch, usize::MAX), outcome);
@@ -395,6 +398,13 @@ impl<N: Net> ClientCall<'_, N> {
             }
         };
         Ok((reply, target, truncate_seq.get()))
+    }
+}
+
+/// Notes pieces of the batch that was taken last: they go to their copy after the others.
+fn note_left_out<N: Net>(file: &File<N>, pieces: &[Piece]) {
+    if let Some(last) = file.state().inflight.back_mut() {
+        last.left_out.extend(pieces.iter().copied());
     }
 }
 

@@ -177,8 +177,8 @@ impl<N: Net> ClientCall<'_, N> {
         let data = file.state().data.clone();
         let all = std::mem::take(pieces).into_iter();
         let misses = |piece: &Piece| {
-            let state = state_of(&data, piece);
-            matches!(state, CopyState::Stale | CopyState::Filling)
+            let component = &data.layout.components[piece.component];
+            self.misses_changes(&data.layout, component, piece.column)
         };
         let (left_out, whole) = all.partition(misses);
         *pieces = whole;

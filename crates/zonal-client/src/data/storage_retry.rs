@@ -360,8 +360,7 @@ impl<N: Net> ClientCall<'_, N> {
         let (mut started, mut left_out) = (Vec::new(), Vec::new());
         for (index, component) in data.layout.components.iter().enumerate() {
             for column in zonal_layout::objects(component) {
-                let state = self.copy_state(&data.layout, component, column);
-                if matches!(state, CopyState::Stale | CopyState::Filling) {
+                if self.misses_changes(&data.layout, component, column) {
                     left_out.push((index, column));
                     continue;
                 }
