@@ -11,6 +11,7 @@ mod inline_data;
 mod open_files;
 mod privileges;
 mod read;
+pub(crate) mod relocated_places;
 mod report;
 mod seek_and_copy;
 mod send_window;

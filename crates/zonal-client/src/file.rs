@@ -38,7 +38,9 @@ use unsynced_writes::UnsyncedWrites;
 use write_failures::WriteFailures;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
-use zonal_types::{Attr, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation};
+use zonal_types::{
+    Attr, Column, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation,
+};
 use zonal_wire::StorageReply;
 
 /// Open and dirty files by inode.
@@ -100,6 +102,8 @@ pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) parts: Vec<InFlightMessage<N>>,
     /// Pieces of copies that miss changes: they follow after the others.
     pub(crate) left_out: Vec<Piece>,
+    /// New places of objects that move, by component, to which the batch goes as well.
+    pub(crate) new_places: Vec<(usize, Column)>,
     /// The last truncation known when the batch was sent.
     pub(crate) truncate_seq: u64,
 }
@@ -337,6 +341,7 @@ impl<N: Net> FileState<N> {
             batch: batch.clone(),
             parts: Vec::new(),
             left_out: Vec::new(),
+            new_places: Vec::new(),
             truncate_seq: self.data.truncate_seq,
         });
         Some(batch)

@@ -13,6 +13,7 @@
 //! an event) is pending, and it costs no thread meanwhile.
 #![forbid(unsafe_code)]
 
+pub mod drain;
 mod first_of;
 mod ready_future;
 pub mod replica;

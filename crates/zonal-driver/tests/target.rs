@@ -169,6 +169,7 @@ fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaRepl
         unit: 1 << 20,
         span: 0,
         redundancy: Redundancy::Copies { copies: 2, step: 1 },
+        relocations: Vec::new(),
     };
     let data = FileData {
         layout: Layout {
@@ -211,6 +212,7 @@ fn a_stale_copy_is_made_equal_to_the_other_one() {
                 target: TargetId(1),
                 as_of: by,
                 allocated_delta,
+                ..
             },
         ] => {
             assert_eq!(*by, as_of);

@@ -296,6 +296,7 @@ pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
         unit,
         span: 0,
         redundancy,
+        relocations: Vec::new(),
     }
 }
 
@@ -346,6 +347,7 @@ pub fn guess_layout(
         unit: zonal_types::StripePolicy::default().unit,
         span: 0,
         redundancy: Redundancy::None,
+        relocations: Vec::new(),
     };
     let agrees =
         |object: &UnownedObject| target_of(set, &component, object.column) == Some(object.target);

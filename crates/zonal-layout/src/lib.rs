@@ -17,12 +17,16 @@
 
 pub mod data_ranges;
 pub mod new_layout;
+pub mod places;
 pub mod stripe;
 
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
 pub use new_layout::{new_layout, on_slot, with_inline};
+pub use places::{
+    PlaceUse, main_place, object_of, other_places, place_use, places, places_of_column,
+    relocation_of, slot_of_place,
+};
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, copies_of_column, file_offset_of,
-    file_size_from_columns, is_inline_size, object_bytes, object_count, objects, other_copies,
-    pieces, slot_of,
+    file_size_from_columns, is_inline_size, object_bytes, object_count, objects, pieces, slot_of,
 };

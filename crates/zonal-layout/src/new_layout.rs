@@ -53,6 +53,7 @@ pub fn new_layout(
                 1 => Redundancy::None,
                 copies => Redundancy::Copies { copies, step },
             },
+            relocations: Vec::new(),
         }],
         stale: Vec::new(),
     })

@@ -4,8 +4,8 @@
 //! is checked, because layouts arrive from the network.
 
 use zonal_types::limits::{
-    BLOCK_BYTES, COPIES_MAX, FILE_BYTES_MAX, INLINE_BYTES_MAX, SLOTS_MAX, STRIPE_UNIT_MAX,
-    STRIPE_UNIT_MIN,
+    BLOCK_BYTES, COPIES_MAX, FILE_BYTES_MAX, INLINE_BYTES_MAX, RELOCATIONS_MAX, SLOTS_MAX,
+    STRIPE_UNIT_MAX, STRIPE_UNIT_MIN,
 };
 use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout, Redundancy};
 
@@ -89,11 +89,14 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
     let count_ok = (1..=SLOTS_MAX).contains(&usize::from(component.count));
     let copies_ok = match component.redundancy {
         Redundancy::None => true,
-        Redundancy::Copies { copies, step } => (2..=COPIES_MAX).contains(&copies) && step > 0,
+        Redundancy::Copies { copies, step } => {
+            (1..=COPIES_MAX).contains(&copies) && (step > 0 || copies == 1)
+        }
     };
+    let relocated_ok = component.relocations.len() <= RELOCATIONS_MAX;
     // No version writes spans yet: a component with a span comes from a newer one.
     let range_ok = component.start < component.end && component.span == 0;
-    if unit_ok && count_ok && inline_ok && copies_ok && range_ok {
+    if unit_ok && count_ok && inline_ok && copies_ok && relocated_ok && range_ok {
         Ok(())
     } else {
         Err(LayoutError::BadComponent {
@@ -152,26 +155,6 @@ pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16,
         Redundancy::Copies { step, .. } => u32::from(column.0 / component.count) * u32::from(step),
     };
     Ok(((first + behind) % u32::from(width)) as u16)
-}
-
-/// The other copies of a piece, which is of the first copy.
-///
-/// # Errors
-/// As [`slot_of`].
-pub fn other_copies(
-    component: &Component,
-    piece: Piece,
-    width: u16,
-) -> impl Iterator<Item = Result<Piece, LayoutError>> {
-    (1..component.redundancy.copies()).map(move |copy| {
-        let column = Column(piece.column.0.saturating_add(copy * component.count));
-        let slot = slot_of(component, column, width)?;
-        Ok(Piece {
-            column,
-            slot,
-            ..piece
-        })
-    })
 }
 
 fn row_bytes(component: &Component) -> u64 {
@@ -287,10 +270,10 @@ fn push_pieces(
 
 /// Length of `column`'s object in a file of `file_size` bytes without a hole at its end. It is also
 /// the smallest object offset at or behind byte `file_size`: a truncation cuts the object there. 0
-/// for an invalid column or component.
+/// for an invalid component. `column` may be a place: it counts for its object.
 #[must_use]
 pub fn object_bytes(component: &Component, file_size: u64, column: Column) -> u64 {
-    if check_component(component).is_err() || column.0 >= object_count(component) {
+    if check_component(component).is_err() {
         return 0;
     }
     let unit = u64::from(component.unit);

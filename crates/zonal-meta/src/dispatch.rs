@@ -181,7 +181,14 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             target,
             as_of,
             allocated_delta,
-        } => op::stale_copies::mend(tx, *ino, *target, *as_of, *allocated_delta),
+            relocated,
+        } => op::stale_copies::mend(tx, (*ino, *target), *as_of, *allocated_delta, relocated),
+        MetaRequest::RelocateObjects {
+            target,
+            after,
+            unfinished,
+            settled,
+        } => op::relocations::relocate(tx, (*target, *settled), *after, *unfinished),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

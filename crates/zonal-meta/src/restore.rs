@@ -113,6 +113,7 @@ mod tests {
                 unit: 1 << 20,
                 span: 0,
                 redundancy: Redundancy::None,
+                relocations: Vec::new(),
             });
         }
         inode

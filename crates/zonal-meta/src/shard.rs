@@ -324,7 +324,7 @@ impl MetaShard {
     ) -> Result<MetaReply, ErrorCode> {
         let unfrozen = self.partitions.iter().filter(|one| !self.is_frozen(**one));
         let partitions: Vec<PartitionId> = unfrozen.copied().collect();
-        crate::op::stale_copies::files_of(kv, &partitions, of, self.map.version)
+        crate::op::stale_copies::files_of(kv, &partitions, of, &self.map)
     }
 
     pub(crate) fn outcome(

@@ -12,7 +12,7 @@ use zonal_types::{
     Column, DataId, ErrorCode, Instant, Layout, MapVersion, NodeId, Placement, StripePolicy,
     StripeSetId, TargetId, ZoneId,
 };
-use zonal_zonemap::{StripeSet, TargetState, ZoneMap};
+use zonal_zonemap::{StripeSet, ZoneMap};
 
 /// Time for which nobody is asked again after a question without an answer, ms.
 const SILENCE_MS: u64 = 5_000;
@@ -120,7 +120,7 @@ impl StripeSetChooser {
         let zone = map.node(node)?.zone;
         let targets = map.targets.iter();
         let targets: Vec<TargetId> = targets
-            .filter(|target| target.node == node && target.state == TargetState::Serving)
+            .filter(|target| target.node == node && target.state.takes_files())
             .map(|target| target.id)
             .collect();
         let turn = usize::try_from(data_id.0).unwrap_or(0);
@@ -159,7 +159,7 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
     let open: Vec<_> = map.default_sets(zone).filter(|set| set.is_open).collect();
     let serves = |set: &&StripeSet| {
         let mut targets = set.slots.iter().map(|slot| map.target(slot.target));
-        targets.all(|target| target.is_some_and(|of| of.state == TargetState::Serving))
+        targets.all(|target| target.is_some_and(|of| of.state.takes_files()))
     };
     let of_before = || {
         let sets = map.sets.iter().rev();
@@ -252,7 +252,7 @@ mod tests {
     use super::*;
     use zonal_types::{CellId, PartitionId};
     use zonal_wire::JoinTarget;
-    use zonal_zonemap::MapEdit;
+    use zonal_zonemap::{MapEdit, TargetState};
 
     const ZONE: ZoneId = ZoneId(1);
 

@@ -487,8 +487,8 @@ impl<'a> Tx<'a> {
                 let now = data_of(now).into_iter();
                 indexed.extend(now.map(|id| (keys::data(id), Some(ino.to_bytes()))));
             }
-            if is_stale(before) != is_stale(now) {
-                let mark = is_stale(now).then(Vec::new);
+            if is_unfinished(before) != is_unfinished(now) {
+                let mark = is_unfinished(now).then(Vec::new);
                 raw.insert(keys::stale(ino), mark);
             }
             raw.insert(keys::inode(ino), cached.now.as_ref().map(Codec::to_bytes));
@@ -532,14 +532,14 @@ impl<'a> Tx<'a> {
     }
 }
 
-/// The data ids of an inode.
-/// True where copies of the file are stale.
-fn is_stale(inode: &Option<Inode>) -> bool {
+/// True where a target has yet to fill something of the file.
+fn is_unfinished(inode: &Option<Inode>) -> bool {
     inode
         .as_ref()
-        .is_some_and(|inode| !inode.layout.stale.is_empty())
+        .is_some_and(|inode| inode.layout.is_unfinished())
 }
 
+/// The data ids of an inode.
 fn data_of(inode: &Option<Inode>) -> Vec<DataId> {
     let layout = inode.as_ref().map(|inode| &inode.layout);
     layout.map_or_else(Vec::new, |layout| layout.data_ids().collect())

@@ -12,13 +12,14 @@
 //! | manager | `PutBack` | the server of that target's node |
 //! | manager | `TakeOut` | every member |
 //! | manager | `NodeStates`, `Events` | commands and servers |
-//! | manager | `Edit`, `Revoke`, `WantShards`, join tokens | commands |
+//! | manager | `Edit`, `Revoke`, `WantShards`, `GetDrains`, join tokens | commands |
 //! | manager | `Claim`, in the handshake | the holder of a join token |
 //! | manager | the map, the subnets, the list of revoked certificates | every member |
 //! | shard | calls between shards (see below) | servers with a shard |
 //! | shard | any other request without a session of the sender | servers with a shard |
 //! | shard | `HasOpen`, `FencesOf`, `MendCopy`, `CopiesOf` | servers with a target |
 //! | shard | `StaleFiles` | servers with a target, commands |
+//! | shard | `RelocateObjects` | servers of managers |
 //! | shard | `EvictSession` | commands and servers |
 //! | shard | `FileOf`, `GetShardLoads`, `MovePartition`, `GetMoves`, `CancelMove` | commands |
 //! | shard | `OpenSession`, `StatFs`, `Sync` | every member, within its scope |
@@ -81,6 +82,7 @@ pub(crate) fn check_meta(
             | MetaRequest::StaleFiles { .. }
             | MetaRequest::MendCopy { .. }
             | MetaRequest::CopiesOf { .. } => has_role(peer, |roles| roles.storage),
+            MetaRequest::RelocateObjects { .. } => has_role(peer, |roles| roles.manager),
             MetaRequest::OpenSession { .. } => peer.certified.is_none(),
             _ => is_shards(peer),
         });
@@ -96,6 +98,7 @@ pub(crate) fn check_meta(
         | MetaRequest::HasOpen { .. }
         | MetaRequest::FencesOf { .. }
         | MetaRequest::MendCopy { .. }
+        | MetaRequest::RelocateObjects { .. }
         | MetaRequest::CopiesOf { .. }
         | MetaRequest::OpenSets { .. }
         | MetaRequest::FirstLevel { .. }
@@ -188,6 +191,7 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
             peer.role != Role::Client
         }
         ManagerRequest::Edit { .. }
+        | ManagerRequest::GetDrains
         | ManagerRequest::Revoke { .. }
         | ManagerRequest::WantShards { .. }
         | ManagerRequest::AddJoinToken { .. }

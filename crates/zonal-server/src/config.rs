@@ -346,6 +346,8 @@ pub struct NodeConfig {
     pub shards: usize,
     /// For the manager's node: slots of a new stripe set, at most.
     pub set_width: u16,
+    /// For the manager's node: a target that is out for this long is rebuilt; 0: never.
+    pub rebuild_after: Millis,
     /// For the manager's node: the table of subnets.
     pub subnets: SubnetTable,
     /// For the manager's node: rates of the zones' uplinks.

@@ -14,7 +14,7 @@ use crate::peers::Peers;
 use crate::storage_role::Refused;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_layout::{file_offset_of, slot_of};
+use zonal_layout::{file_offset_of, object_of};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
 use zonal_types::{Component, DataId, ErrorCode, Instant};
@@ -111,10 +111,13 @@ impl Grants {
         last: u64,
     ) -> Result<(), Refused> {
         let map = self.map.current();
-        let set = map.set(component.set).filter(|set| set.id == object.set);
-        let width = set.and_then(|set| u16::try_from(set.slots.len()).ok());
-        let slot = width.and_then(|width| slot_of(component, object.column, width).ok());
-        let is_of_file = slot == Some(object.slot)
+        let mut places = zonal_layout::places(component);
+        let is_at = |place| {
+            let found = map.slot_of_place(component, place);
+            object_of(component, place) == object.column
+                && found.is_some_and(|of| (of.set, of.number) == (object.set, object.slot))
+        };
+        let is_of_file = places.any(is_at)
             && last < FILE_BYTES_MAX
             && file_offset_of(component, object.column, last) < FILE_BYTES_MAX;
         if is_of_file {
@@ -322,6 +325,7 @@ mod tests {
             unit: 1 << 20,
             span: 0,
             redundancy: Redundancy::None,
+            relocations: Vec::new(),
         };
         BytesPlace {
             component,

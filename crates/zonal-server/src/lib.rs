@@ -26,9 +26,10 @@ pub mod error;
 pub mod grants;
 mod join;
 pub mod logging;
+pub mod manager_drain;
 #[cfg(test)]
 mod manager_grown_tests;
-pub mod manager_link;
+mod manager_link;
 pub mod manager_role;
 #[cfg(test)]
 mod manager_tests;

@@ -42,7 +42,7 @@ use zonal_types::{
     CellId, Codec, ErrorCode, KvChange, MapVersion, NodeId, PartitionId, ShardId, TargetId, ZoneId,
 };
 use zonal_wire::storage::ErrorNumber;
-use zonal_wire::{ManagerReply, ManagerRequest, MetaReply};
+use zonal_wire::{DrainStatus, ManagerReply, ManagerRequest, MetaReply};
 use zonal_zonemap::subnets::ZoneNameError;
 use zonal_zonemap::{EditError, JunctionChange, Manager as Core, MapEdit, SubnetTable, ZoneMap};
 
@@ -57,6 +57,8 @@ pub struct ManagerRole {
     tokens: JoinTokenList,
     states: StateTable,
     leases: NodeLeases,
+    /// Targets whose objects move elsewhere, as counted last.
+    drains: Mutex<Vec<DrainStatus>>,
     parts: Arc<ManagerParts>,
 }
 
@@ -292,6 +294,7 @@ impl ManagerRole {
             revoked,
             states,
             leases: NodeLeases::begin(clock::instant()),
+            drains: Mutex::default(),
             tokens,
             shard_counts,
             core: Mutex::new(core),
@@ -332,7 +335,7 @@ impl ManagerRole {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn newest_map(&self) -> Arc<ZoneMap> {
+    pub(crate) fn newest_map(&self) -> Arc<ZoneMap> {
         Arc::clone(self.core().newest())
     }
 
@@ -463,6 +466,19 @@ impl ManagerRole {
         Ok(map)
     }
 
+    /// Makes an edit of a drain, durable and committed.
+    pub(crate) fn edit_for_drain(&self, edit: &MapEdit) -> Result<MapVersion, ManagerError> {
+        let map = self.edit(std::slice::from_ref(edit), None)?;
+        let settled = block_on(self.log.settled(self.log.position()));
+        settled.map_err(|code| ManagerError::Log(ShardLogError::Group(code)))?;
+        Ok(map.version)
+    }
+
+    /// Targets whose objects move elsewhere, as counted last.
+    pub(crate) fn drains(&self) -> MutexGuard<'_, Vec<DrainStatus>> {
+        self.drains.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn want_shards(&self, zone: ZoneId, shards: u16) -> Result<ManagerReply, ManagerError> {
         let map = self.newest_map();
         map.zone(zone).ok_or(ManagerError::UnknownZone(zone))?;
@@ -531,6 +547,9 @@ impl ManagerRole {
             ManagerRequest::RenewLease { node } => self.renew_lease(node)?,
             ManagerRequest::TakeOut { target } => self.take_out(target)?,
             ManagerRequest::PutBack { target } => self.put_back(target)?,
+            ManagerRequest::GetDrains => ManagerReply::Drains {
+                drains: self.drains().clone(),
+            },
         })
     }
 

@@ -25,7 +25,7 @@ use zonal_placement::{
     Reservation, ReservationTable, ZoneCost, costs,
 };
 use zonal_types::{MapVersion, NodeId, ZoneId};
-use zonal_zonemap::{NodeState, TargetState, ZoneMap};
+use zonal_zonemap::{NodeState, ZoneMap};
 
 pub use messages::{
     ChangesAnswer, CostEntry, CostRow, HomedPath, JobAnswer, JobEntry, JobStart, JobZone,
@@ -427,7 +427,7 @@ fn calendar_ms() -> u64 {
 pub fn job_nodes(map: &ZoneMap) -> Vec<(ZoneId, NodeId)> {
     let targets = map.targets.iter();
     let serving: BTreeSet<NodeId> = targets
-        .filter(|target| target.state == TargetState::Serving)
+        .filter(|target| target.state.takes_files())
         .map(|target| target.node)
         .collect();
     let nodes = map.nodes.iter();

@@ -33,7 +33,7 @@ use crate::shard_service::ShardService;
 use crate::storage_role::StorageRole;
 use crate::subjects::Subjects;
 use crate::{logging, storage_io, stores};
-use crate::{revocations, root_names, target_lease, target_resync};
+use crate::{manager_drain, revocations, root_names, target_lease, target_resync};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -327,9 +327,14 @@ fn start_periodic(
         let storage = Arc::clone(storage);
         target_resync::start(storage, Arc::clone(&node.map))
     });
+    let draining = manager
+        .here
+        .is_some()
+        .then(|| manager_drain::start(manager.clone(), config.rebuild_after.0));
     let keeping = revocations::start(manager, server.revoker(), Arc::clone(&node.map));
     let threads = [watching, measuring, keeping].into_iter();
     let threads = threads.chain(mirroring).chain(leasing).chain(filling);
+    let threads = threads.chain(draining);
     let threads: std::io::Result<Vec<PeriodicThread>> = threads.collect();
     threads.map_err(|source| ServerError::System {
         what: "a thread",

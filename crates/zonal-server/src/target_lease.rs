@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zonal_types::NodeId;
 use zonal_wire::{ManagerReply, ManagerRequest};
+use zonal_zonemap::TargetState;
 
 /// Period of the questions. One may stay without an answer before the lease ends.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -45,7 +46,9 @@ fn keep(node: NodeId, storage: &StorageRole, manager: &ManagerLink, pauses: &Pau
             _ => {}
         }
         was_leased = is_leased;
-        if is_renewed && manager.map.current().is_out(storage.id()) {
+        let map = manager.map.current();
+        let is_drained = map.target_state(storage.id()) == Some(TargetState::Drained);
+        if is_renewed && map.is_out(storage.id()) && !is_drained {
             put_back(storage, manager);
         }
     }

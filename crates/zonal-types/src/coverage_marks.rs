@@ -132,6 +132,12 @@ marks! {
     FillingCopyChanged,
     /// A shard removed the mark of a copy that its target had filled.
     CopyMended,
+    /// A shard gave an object a relocation.
+    ObjectRelocated,
+    /// A change reached a place that came after its pieces were made.
+    LatePlaceChanged,
+    /// A relocated object was filled.
+    RelocationFilled,
     /// A target took a part of a copy from another one.
     CopyFilled,
     /// A client changed a part of a copy while its target took it from another one.

@@ -83,7 +83,8 @@ codec_enum! {
         None = 0,
         /// Each column has several objects on different nodes.
         Copies = 1 {
-            /// Objects of a column, 2 to `COPIES_MAX`.
+            /// Objects of a column, 2 to `COPIES_MAX`. A component with one has objects that lie in
+            /// other slots than the computed ones.
             copies: u16,
             /// Slots from one copy of a column to the next; 0 in a policy, where no set is chosen.
             step: u16,
@@ -127,33 +128,104 @@ codec_enum! {
     }
 }
 
+codec_enum! {
+    /// How far a relocation is.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum RelocationState {
+        /// Its target fills the new place. Reads use the place before; changes go to both.
+        Filling = 1,
+        /// Reads use the new place. Changes go to both, while the slot before serves.
+        Filled = 2,
+        /// The object lies in the new place alone.
+        Settled = 3,
+    }
+}
+
 codec_struct! {
-    /// A range of a file and where it is stored.
-    #[derive(Debug, Clone, PartialEq, Eq)]
-    pub struct Component {
-        /// Its kind.
-        kind: ComponentKind,
-        /// First byte of the file in the range.
-        start: u64,
-        /// First byte behind the range (`u64::MAX`: to the end).
-        end: u64,
-        /// Identity of the stored bytes.
-        data_id: DataId,
-        /// Zone of the set, [`ZoneId::CELL`] for a set over all zones: an index for `locate`. The
-        /// set is the authority.
-        zone: ZoneId,
-        /// The stripe set that holds it.
+    /// An object that lies, or shall lie, in another slot than the computed one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct Relocation {
+        /// Number of the object.
+        object: Column,
+        /// Set of the new place.
         set: StripeSetId,
-        /// Slot of the set that column 0 lies on; column c lies on (start + c) mod width.
-        start_column: Column,
-        /// Objects in a row.
-        count: u16,
-        /// Bytes per object in a row.
-        unit: u32,
-        /// Bytes of the file per span of sets (0: one span). Reserved for redundancy.
-        span: u64,
-        /// Redundancy.
-        redundancy: Redundancy,
+        /// Slot of the new place.
+        slot: u16,
+        /// How far it is.
+        state: RelocationState,
+        /// The map by which the shard made the record, or last changed it.
+        as_of: MapVersion,
+    }
+}
+
+/// A range of a file and where it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Component {
+    /// Its kind.
+    pub kind: ComponentKind,
+    /// First byte of the file in the range.
+    pub start: u64,
+    /// First byte behind the range (`u64::MAX`: to the end).
+    pub end: u64,
+    /// Identity of the stored bytes.
+    pub data_id: DataId,
+    /// Zone of the set, [`ZoneId::CELL`] for a set over all zones: an index for `locate`. The
+    /// set is the authority.
+    pub zone: ZoneId,
+    /// The stripe set that holds it.
+    pub set: StripeSetId,
+    /// Slot of the set that column 0 lies on; column c lies on (start + c) mod width.
+    pub start_column: Column,
+    /// Objects in a row.
+    pub count: u16,
+    /// Bytes per object in a row.
+    pub unit: u32,
+    /// Bytes of the file per span of sets (0: one span). Reserved for redundancy.
+    pub span: u64,
+    /// Redundancy.
+    pub redundancy: Redundancy,
+    /// Objects that lie elsewhere: for each at most one `Settled` record, then at most one other.
+    /// Only a component with a [`Redundancy::Copies`] stores this.
+    pub relocations: Vec<Relocation>,
+}
+
+impl Codec for Component {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.kind.put(out);
+        self.start.put(out);
+        self.end.put(out);
+        self.data_id.put(out);
+        self.zone.put(out);
+        self.set.put(out);
+        self.start_column.put(out);
+        self.count.put(out);
+        self.unit.put(out);
+        self.span.put(out);
+        self.redundancy.put(out);
+        if self.redundancy != Redundancy::None {
+            self.relocations.put(out);
+        }
+    }
+
+    fn get(from: &mut Reader<'_>) -> Result<Self, CodecError> {
+        let mut component = Self {
+            kind: Codec::get(from)?,
+            start: Codec::get(from)?,
+            end: Codec::get(from)?,
+            data_id: Codec::get(from)?,
+            zone: Codec::get(from)?,
+            set: Codec::get(from)?,
+            start_column: Codec::get(from)?,
+            count: Codec::get(from)?,
+            unit: Codec::get(from)?,
+            span: Codec::get(from)?,
+            redundancy: Codec::get(from)?,
+            relocations: Vec::new(),
+        };
+        if component.redundancy != Redundancy::None {
+            component.relocations = Codec::get(from)?;
+        }
+        Ok(component)
     }
 }
 
@@ -192,11 +264,26 @@ impl Codec for Layout {
 }
 
 impl Layout {
-    /// True where a column of the file has several objects.
+    /// True where a column of the file has several objects, or an object lies elsewhere than
+    /// computed.
     #[must_use]
     pub fn has_copies(&self) -> bool {
         let mut components = self.components.iter();
-        components.any(|component| component.redundancy.copies() > 1)
+        components.any(|component| component.redundancy != Redundancy::None)
+    }
+
+    /// The relocations of all components.
+    pub fn relocations(&self) -> impl Iterator<Item = &Relocation> {
+        let components = self.components.iter();
+        components.flat_map(|component| &component.relocations)
+    }
+
+    /// True where a target has yet to fill something of the file.
+    #[must_use]
+    pub fn is_unfinished(&self) -> bool {
+        let mut relocations = self.relocations();
+        !self.stale.is_empty()
+            || relocations.any(|relocation| relocation.state == RelocationState::Filling)
     }
 
     /// The data ids of the file, one for each component.

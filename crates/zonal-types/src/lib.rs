@@ -24,7 +24,10 @@ pub use ids::{
     CellId, ClientId, ClientIdentity, Column, DataId, Epoch, Incarnation, Ino, LayoutGen,
     MapVersion, NodeId, PartitionId, SessionId, ShardId, StripeSetId, TargetId, TraceId, ZoneId,
 };
-pub use layout::{Component, ComponentKind, FileData, Layout, Placement, Redundancy, StripePolicy};
+pub use layout::{
+    Component, ComponentKind, FileData, Layout, Placement, Redundancy, Relocation, RelocationState,
+    StripePolicy,
+};
 pub use name::{EscapedName, Name, OneLine, is_printable, is_title, unescaped};
 pub use scope::{Fence, Holder, HolderNumber, Scope, ScopeError};
 pub use store::{KvChange, KvRead};

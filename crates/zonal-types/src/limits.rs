@@ -48,6 +48,8 @@ limits! {
     COPIES_MAX: u16 = 3, "copies";
     /// Targets on which the copies of one file are stale.
     STALE_TARGETS_MAX: usize = 64, "targets";
+    /// Records of relocated objects of one component.
+    RELOCATIONS_MAX: usize = 256, "records";
     /// Damaged blocks that a target remembers until they are repaired.
     DAMAGED_BLOCKS_MAX: usize = 4_096, "blocks";
     /// Components of a layout.
@@ -238,6 +240,8 @@ limits! {
     SHARD_FLUSHES_MAX: usize = 32, "requests";
     /// Bytes a second that a scrub reads, by default.
     SCRUB_RATE_DEFAULT: u64 = 67_108_864, "bytes";
+    /// Time after which a target that is out is rebuilt on others, by default.
+    REBUILD_AFTER_MS_DEFAULT: u64 = 600_000, "ms";
     /// Time from the end of a scrub to the next, by default.
     SCRUB_PERIOD_MS_DEFAULT: u64 = 604_800_000, "ms";
     /// Damaged blocks that a scrub keeps by name.

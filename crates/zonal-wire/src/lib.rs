@@ -34,8 +34,8 @@ pub use frame::{HEADER_BYTES, Header, NO_SLOT, Service};
 pub use lease::{LeaseGrant, LeaseKind};
 pub use lock_ranges::{LockRanges, RangeOrigin};
 pub use manager::{
-    JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, ManagerReply, ManagerRequest, StartMark,
-    StoreStart, SubnetZone,
+    DrainStatus, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, ManagerReply,
+    ManagerRequest, StartMark, StoreStart, SubnetZone,
 };
 pub use meta::{
     AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,

@@ -101,6 +101,23 @@ codec_struct! {
     }
 }
 
+codec_struct! {
+    /// Progress of a target whose objects move elsewhere.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct DrainStatus {
+        /// The target.
+        target: TargetId,
+        /// Objects that are still to be filled elsewhere.
+        filling: u64,
+        /// Most of them at once, since this manager leads.
+        most: u64,
+        /// Objects without another copy in service, or without a target to go to.
+        stuck: u64,
+        /// Time since this manager began with it, ms.
+        ms: u64,
+    }
+}
+
 codec_enum! {
     /// A request to a manager.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,6 +185,9 @@ codec_enum! {
         /// on. Only the leading manager answers. Reply `At`: the lease begins once the server has
         /// this version of the map.
         RenewLease = 34 { node: NodeId },
+        /// Targets whose objects move elsewhere, as the leading manager counted last. Reply
+        /// `Drains`.
+        GetDrains = 35,
     }
 }
 
@@ -203,5 +223,7 @@ codec_enum! {
         DigestTaken = 18 { next_ms: u32 },
         /// Join tokens, in the order of their names.
         JoinTokens = 20 { tokens: Vec<JoinTokenStatus> },
+        /// Targets whose objects move elsewhere.
+        Drains = 21 { drains: Vec<DrainStatus> },
     }
 }

@@ -14,7 +14,7 @@ use crate::lease::{LeaseGrant, LeaseKind};
 use crate::moves::{MoveStatus, MovedEntry};
 use crate::storage::ErrorNumber;
 use zonal_types::{
-    Attr, Blob, ClientId, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
+    Attr, Blob, ClientId, Column, Component, Credentials, DataId, Epoch, Fence, FileData, FileKind,
     HolderNumber, Ino, MapVersion, Name, NodeId, PartitionId, SessionId, ShardId, StripePolicy,
     StripeSetId, TargetId, Timestamp, ZoneId, codec_enum, codec_struct, truncation,
 };
@@ -406,9 +406,22 @@ codec_enum! {
         /// Target to shard: its copies of the file have all changes, durably; the mark can go.
         /// `as_of`: the map by which the target began to fill them. `WrongTarget`: the target went
         /// out since, or the shard does not know that it is back. Reply `Done`.
-        MendCopy = 111 { ino: Ino, target: TargetId, as_of: MapVersion, allocated_delta: i64 },
+        /// `relocated`: the objects among them that the target got by a relocation.
+        MendCopy = 111 {
+            ino: Ino,
+            target: TargetId,
+            as_of: MapVersion,
+            allocated_delta: i64,
+            relocated: Vec<(DataId, Column)>,
+        },
         /// Target to shard: the file with these bytes, where it has one. Reply `Files`.
         CopiesOf = 112 { data_id: DataId },
+        /// Manager to shard: gives each object on a draining target a relocation, for files behind
+        /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target that
+        /// is back it ends them: `settled` is the version of the last fence that all targets know.
+        /// Reply `Relocations`. `WrongTarget`: the shard does not know that the target is draining.
+        /// `NotReady`: a partition is on its way to another shard.
+        RelocateObjects = 113 { target: TargetId, after: Ino, unfinished: bool, settled: MapVersion },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
         GetShardLoads = 95,
 
@@ -538,6 +551,17 @@ codec_enum! {
         Joined = 62 { partitions: Vec<PartitionId> },
         /// `next`: where to go on; none where these are the last.
         Files = 63 { files: Vec<(Ino, FileData)>, next: Option<Ino> },
+        /// Objects of a draining target in the files looked at. `begun`: relocations made, changed or
+        /// dropped now. `filling`: under way. `unfenced`: those of them that clients with older
+        /// layouts may not know. `stuck`: objects without another copy in service, or without a
+        /// place. `next`: where to go on; none where these are the last.
+        Relocations = 64 {
+            begun: u64,
+            filling: u64,
+            unfenced: u64,
+            stuck: u64,
+            next: Option<Ino>,
+        },
         /// The root's attributes and the value of its access ACL, as they were `age_ms` ago at
         /// most; all later changes may be missing.
         MirroredRoot = 59 { attr: Attr, acl: Option<Blob>, age_ms: u64 },

@@ -51,9 +51,20 @@ codec_enum! {
             /// The target.
             target: TargetId,
         },
-        /// Puts a target that was taken out back into service. All slots of its sets get a new
+        /// Puts a target that was taken out back into service. All slots of its zone get a new
         /// epoch, so that clients look again which of their files it misses.
         PutBack = 33 {
+            /// The target.
+            target: TargetId,
+        },
+        /// Gives all slots of a target's zone a new epoch: clients ask for the state of the files
+        /// there before they send anything.
+        RenewEpochs = 34 {
+            /// The target.
+            target: TargetId,
+        },
+        /// Takes a draining target out of service for good: no file needs it.
+        Retire = 35 {
             /// The target.
             target: TargetId,
         },
@@ -167,6 +178,20 @@ pub enum EditError {
         target: TargetId,
         /// Its zone.
         zone: ZoneId,
+    },
+    /// A target was drained: its objects lie elsewhere, and it may have old bytes.
+    #[error(
+        "target {target} was drained. Hint: `zonal target remove {target}`, then let it join anew"
+    )]
+    Drained {
+        /// The target.
+        target: TargetId,
+    },
+    /// A target that is not draining cannot be retired.
+    #[error("target {target} is not draining")]
+    NotDraining {
+        /// The target.
+        target: TargetId,
     },
     /// A target cannot be removed while new files use it.
     #[error("target {target} is still used for new files")]
@@ -313,6 +338,8 @@ impl ZoneMap {
             MapEdit::RemoveNode { node } => self.remove_node(*node),
             MapEdit::TakeOut { target } => self.take_out(*target),
             MapEdit::PutBack { target } => self.put_back(*target),
+            MapEdit::RenewEpochs { target } => self.renew_epochs(*target),
+            MapEdit::Retire { target } => self.retire(*target),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;

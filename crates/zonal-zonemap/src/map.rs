@@ -4,13 +4,14 @@
 //! Invariants (checked by [`ZoneMap::check`]):
 //! 1. Ids are unique, and references lead somewhere.
 //! 2. Partitions do not overlap.
-//! 3. The slots of a stripe set are targets of its zone.
+//! 3. The slots of a stripe set are targets of its zone, or out.
 //! 4. A set's width and order never change, and its number is never issued again.
 //! 5. A slot's epoch is the map version that made or last changed it.
 //! 6. Each serving target of a zone is in exactly one of the zone's default sets.
 
 mod check;
 mod copies;
+mod object_places;
 mod placement;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,50 @@ codec_enum! {
         Serving = 1,
         /// Taken out of service; layouts may still name it.
         Offline = 2,
+        /// Its objects are moved to other targets, for good.
+        Draining = 3,
+        /// No file needs it: its objects lie elsewhere, and its slots are out for good.
+        Drained = 4,
+        /// It is out for long: its objects are made anew on other targets.
+        Rebuilding = 5,
+        /// It is back, or its drain was cancelled: objects that have left stay where they are.
+        Returning = 6,
+        /// It reads and writes. Objects have left it, so a client asks for the state of a file with
+        /// one copy before it sends anything.
+        Returned = 7,
+    }
+}
+
+impl TargetState {
+    /// True where new files use the target.
+    #[must_use]
+    pub fn takes_files(self) -> bool {
+        matches!(self, Self::Serving | Self::Returned)
+    }
+
+    /// True where its objects move to other targets.
+    #[must_use]
+    pub fn is_leaving(self) -> bool {
+        matches!(self, Self::Draining | Self::Rebuilding)
+    }
+
+    /// True where objects may have left the target.
+    #[must_use]
+    pub fn has_left(self) -> bool {
+        !matches!(self, Self::Serving | Self::Offline)
+    }
+
+    /// The word for it in commands.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Serving | Self::Returned => "serving",
+            Self::Offline => "disused",
+            Self::Draining => "draining",
+            Self::Drained => "drained",
+            Self::Rebuilding => "rebuilding",
+            Self::Returning => "returning",
+        }
     }
 }
 
@@ -130,10 +175,10 @@ codec_enum! {
     pub enum SlotState {
         /// Its target has the data.
         Serving = 1,
-        /// Its target is being rebuilt from the others. Reserved.
+        /// Reserved.
         Rebuilding = 2,
         /// Its target may miss changes of files with copies. Their readers and writers pass it
-        /// over; files with one copy wait for it.
+        /// over; files with one copy wait for it. The target may have left the map.
         Out = 3,
     }
 }

@@ -9,9 +9,12 @@ use crate::transport::net::Net;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use zonal_types::{Column, Component, ErrorCode, Instant, Layout, MapVersion, TargetId};
+use zonal_layout::{PlaceUse, place_use};
+use zonal_types::{
+    Column, Component, ErrorCode, Instant, Layout, MapVersion, Redundancy, TargetId,
+};
 use zonal_wire::{ManagerReply, ManagerRequest};
-use zonal_zonemap::map::SlotState;
+use zonal_zonemap::map::{SlotState, TargetState};
 
 /// Least time between two reports of one target, ms.
 const REPORT_PAUSE_MS: u64 = 500;
@@ -56,37 +59,41 @@ pub(crate) enum CopyState {
     InService,
     /// Its target is out. It misses nothing yet: before the next change it is marked.
     Out,
-    /// It misses changes, and its target is out.
+    /// It misses changes, and its target is out; or its object lies elsewhere.
     Stale,
-    /// It misses changes, and its target fills it. It gets each change after the copies that have
-    /// all of them.
+    /// It misses changes, and its target fills it; or its object has moved away, and clients that
+    /// do not know that may read it. It gets each change after the copies that have all of them.
     Filling,
 }
 
 impl<N: Net> Cell<N> {
-    /// The state of an object.
+    /// The state of a place of an object.
     pub(crate) fn copy_state(
         &self,
         layout: &Layout,
         component: &Component,
-        object: Column,
+        place: Column,
     ) -> CopyState {
-        if component.redundancy.copies() < 2 {
+        if component.redundancy == Redundancy::None {
             return CopyState::InService;
         }
         let map = self.map();
-        let slot = map.set(component.set).and_then(|set| {
-            let slot = zonal_layout::slot_of(component, object, set.width()).ok()?;
-            set.slots.get(usize::from(slot))
-        });
-        match slot {
-            Some(slot) => match (layout.is_stale(slot.target), slot.state == SlotState::Out) {
-                (true, true) => CopyState::Stale,
-                (true, false) => CopyState::Filling,
-                (false, true) => CopyState::Out,
-                (false, false) => CopyState::InService,
-            },
-            None => CopyState::InService,
+        let Some(found) = map.slot_of_place(component, place) else {
+            // The map is older than the layout; or the object has left the place.
+            return match place_use(component, place) {
+                PlaceUse::Main => CopyState::InService,
+                PlaceUse::Filling | PlaceUse::Left => CopyState::Stale,
+            };
+        };
+        let is_out = found.slot.state == SlotState::Out;
+        let is_stale = layout.is_stale(found.slot.target);
+        match (place_use(component, place), is_stale, is_out) {
+            // The only copy is waited for.
+            (PlaceUse::Main, false, _) if component.redundancy.copies() < 2 => CopyState::InService,
+            (PlaceUse::Main, false, true) => CopyState::Out,
+            (PlaceUse::Main, false, false) => CopyState::InService,
+            (_, _, true) => CopyState::Stale,
+            (_, _, false) => CopyState::Filling,
         }
     }
 
@@ -112,23 +119,28 @@ impl<N: Net> Cell<N> {
         component: &Component,
         object: Column,
     ) -> Result<TargetPlace, ErrorCode> {
-        if !self.has_marks(as_of, component) {
+        if !self.knows_place(as_of, component, object) {
             return Err(ErrorCode::StaleEpoch);
         }
         self.place(component, object)
     }
 
-    /// True where a layout of this version has the marks of all outages.
+    /// True where a layout of this version has the marks of all outages, and all relocations that
+    /// targets know. A file that never moved has none: it asks only where objects left its target.
     pub(crate) fn has_marks(&self, as_of: MapVersion, component: &Component) -> bool {
-        if component.redundancy.copies() < 2 {
-            return true;
+        component.redundancy == Redundancy::None || self.map().knows_outages(component, as_of)
+    }
+
+    /// As [`Self::has_marks`], for the sender of a request to this place.
+    fn knows_place(&self, as_of: MapVersion, component: &Component, place: Column) -> bool {
+        if component.redundancy != Redundancy::None {
+            return self.has_marks(as_of, component);
         }
         let map = self.map();
-        let mut slots = map
-            .set(component.set)
-            .into_iter()
-            .flat_map(|set| &set.slots);
-        slots.all(|slot| slot.slot_epoch.0 <= as_of.0)
+        map.slot_of_place(component, place).is_none_or(|found| {
+            let state = map.target_state(found.slot.target);
+            found.slot.slot_epoch.0 <= as_of.0 || !state.is_some_and(TargetState::has_left)
+        })
     }
 }
 

@@ -8,7 +8,8 @@ use crate::transport::retry::{RETRY_MS, is_passing, late};
 use zonal_basics::BackOff;
 use zonal_layout::{Piece, object_bytes};
 use zonal_types::{
-    Column, Component, Epoch, ErrorCode, FileData, NodeId, StripeSetId, TargetId, ZoneId,
+    Column, Component, Epoch, ErrorCode, FileData, NodeId, Redundancy, StripeSetId, TargetId,
+    ZoneId,
 };
 use zonal_wire::ObjectRef;
 
@@ -82,22 +83,23 @@ impl<N: Net> Cell<N> {
     fn knows_sets(&self, data: &FileData) -> bool {
         let map = self.map();
         let mut components = data.layout.components.iter();
-        components.all(|component| map.set(component.set).is_some())
+        components.all(|component| {
+            let mut relocations = component.relocations.iter();
+            map.set(component.set).is_some() && relocations.all(|of| map.set(of.set).is_some())
+        })
     }
 
-    /// The present target of a column.
+    /// The present target of a place of an object.
     pub(crate) fn place(
         &self,
         component: &Component,
         column: Column,
     ) -> Result<TargetPlace, ErrorCode> {
         let map = self.map();
-        let set = map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
-        let width = u16::try_from(set.slots.len()).unwrap_or(u16::MAX);
-        let number = zonal_layout::slot_of(component, column, width)
-            .map_err(zonal_layout::LayoutError::code)?;
-        let slot = set.slots.get(usize::from(number));
-        let slot = slot.ok_or(ErrorCode::Corrupt)?;
+        map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
+        let found = map.slot_of_place(component, column);
+        let found = found.ok_or(ErrorCode::Corrupt)?;
+        let slot = found.slot;
         let node = map
             .target(slot.target)
             .and_then(|target| map.node(target.node));
@@ -107,9 +109,9 @@ impl<N: Net> Cell<N> {
             node: node.id,
             zone: node.zone,
             address: node.address.clone(),
-            slot: (set.id, number),
+            slot: (found.set, found.number),
             epoch: slot.slot_epoch,
-            is_guarded: component.redundancy.copies() > 1,
+            is_guarded: component.redundancy != Redundancy::None,
         })
     }
 
@@ -183,9 +185,8 @@ impl<C: SessionOwner> Call<'_, C> {
         for index in 0..pieces.len() {
             let piece = pieces[index];
             let component = &data.layout.components[piece.component];
-            let width = self.cell().set_width(component);
-            for copy in zonal_layout::other_copies(component, piece, width) {
-                pieces.push(copy.map_err(zonal_layout::LayoutError::code)?);
+            if component.redundancy != Redundancy::None {
+                pieces.extend(zonal_layout::other_places(component, piece));
             }
         }
         Ok(pieces)
@@ -204,7 +205,7 @@ impl<C: SessionOwner> Call<'_, C> {
             set,
             slot,
             data_id: component.data_id,
-            column,
+            column: zonal_layout::object_of(component, column),
             layout_gen: data.layout.layout_gen.0,
             truncate_seq: data.truncate_seq,
             truncate_bytes: object_bytes(component, data.truncate_size, column),

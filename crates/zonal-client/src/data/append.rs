@@ -11,6 +11,7 @@
 
 use crate::cell::session::{AppendInFlight, Link};
 use crate::client::ClientCall;
+use crate::data::relocated_places::new_places;
 use crate::data::storage_retry::Persistence;
 use crate::file::File;
 use crate::file::inline_bytes::split;
@@ -201,8 +202,23 @@ impl<N: Net> ClientCall<'_, N> {
         let mut end = offset + bytes.len() as u64;
         let length = bytes.len() as u64;
         let pieces = self.pieces_to_write(&data, offset, length).await?;
+        let mut known = new_places(&data.layout);
         let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
-        while let Some((piece, fills)) = left.pop_front() {
+        loop {
+            let Some((piece, fills)) = left.pop_front() else {
+                let (late, now) = {
+                    let state = file.state();
+                    (state.late_places(&known), state.data.clone())
+                };
+                if late.is_empty() {
+                    break;
+                }
+                let mut pieces = self.pieces_to_write(&now, offset, length).await?;
+                pieces.retain(|piece| late.contains(&(piece.component, piece.column)));
+                left.extend(pieces.into_iter().map(|piece| (piece, true)));
+                known.extend(late);
+                continue;
+            };
             let from = to_usize(piece.file_offset - offset);
             let at = (piece.component, piece.column);
             let wrote = loop {
@@ -249,7 +265,7 @@ impl<N: Net> ClientCall<'_, N> {
                 if reply == StorageReply::Done && !fills {
                     left.push_back((piece, true));
                 }
-                *delta += file.state().note_written(target, &reply);
+                *delta += file.state().note_written_at(at, target, &reply);
             }
         }
         Ok(())

@@ -10,8 +10,8 @@ use crate::cell::outages::CopyState;
 use crate::client::ClientCall;
 use crate::transport::net::Net;
 use zonal_basics::to_usize;
-use zonal_layout::{Piece, other_copies};
-use zonal_types::{Column, Component, ErrorCode, FileData, Layout};
+use zonal_layout::{Piece, PlaceUse, other_places, place_use};
+use zonal_types::{Column, Component, ErrorCode, FileData, Layout, Redundancy};
 use zonal_wire::StorageRequest;
 
 /// Time after which a read that has another copy to ask goes on to it, ms.
@@ -92,8 +92,9 @@ impl<N: Net> Cell<N> {
         object: Column,
     ) -> Vec<Column> {
         let column = object.0 % component.count.max(1);
-        let copies = zonal_layout::copies_of_column(component, column);
-        let states = copies.map(|copy| (copy, self.copy_state(layout, component, copy)));
+        let places = zonal_layout::places_of_column(component, column);
+        let main = places.filter(|place| place_use(component, *place) == PlaceUse::Main);
+        let states = main.map(|copy| (copy, self.copy_state(layout, component, copy)));
         let states: Vec<(Column, CopyState)> = states.collect();
         let in_state = |wanted: CopyState| {
             let found = states.iter().filter(move |(_, state)| *state == wanted);
@@ -108,13 +109,12 @@ impl<N: Net> Cell<N> {
 
     /// The copy of a piece that this client reads.
     fn nearest_copy(&self, layout: &Layout, component: &Component, piece: Piece) -> Piece {
-        let copies = component.redundancy.copies();
-        if copies < 2 {
+        if component.redundancy == Redundancy::None {
             return piece;
         }
         let whole = self.whole_copies(layout, component, piece.column);
-        let others = other_copies(component, piece, self.set_width(component));
-        let all = std::iter::once(piece).chain(others.flatten());
+        let others = other_places(component, piece);
+        let all = std::iter::once(piece).chain(others);
         let all: Vec<Piece> = all.filter(|copy| whole.contains(&copy.column)).collect();
         let now = self.net.now();
         let place = |piece: &Piece| self.place(component, piece.column).ok();

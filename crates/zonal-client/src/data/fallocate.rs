@@ -1,6 +1,7 @@
 //! fallocate: reserves space, punches holes, writes zeros.
 
 use crate::client::ClientCall;
+use crate::data::relocated_places::new_places;
 use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
@@ -110,12 +111,25 @@ impl<N: Net> ClientCall<'_, N> {
         let components = data.layout.components.iter().enumerate();
         let mut left: VecDeque<_> = components
             .flat_map(|(index, component)| {
-                zonal_layout::objects(component)
-                    .map(move |column| (index, component, column, false))
+                zonal_layout::places(component).map(move |place| (index, component, place, false))
             })
             .collect();
+        let mut known = new_places(&data.layout);
         let mut delta = 0;
-        while let Some((index, component, column, fills)) = left.pop_front() {
+        loop {
+            let Some((index, component, column, fills)) = left.pop_front() else {
+                let late = file.state().late_places(&known);
+                if late.is_empty() {
+                    break;
+                }
+                let late_of = |(index, place): &(usize, Column)| {
+                    let component = data.layout.components.get(*index)?;
+                    Some((*index, component, *place, true))
+                };
+                left.extend(late.iter().filter_map(late_of));
+                known.extend(late);
+                continue;
+            };
             let from = zonal_layout::object_bytes(component, offset, column);
             let to = zonal_layout::object_bytes(component, end, column);
             if from >= to {
@@ -157,7 +171,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let failed = match changed {
             Ok((reply, _, target)) => {
-                return (file.state().note_written(target, &reply), Ok(reply));
+                return (file.state().note_written_at(at, target, &reply), Ok(reply));
             }
             Err(code) => code,
         };

@@ -133,9 +133,16 @@ impl<N: Net> ClientCall<'_, N> {
         let outdatings = file.state().outdatings;
         let ino = file.ino;
         let request = MetaRequest::GetAttr { ino, data: true };
+        let known = self.map().version;
         match self.meta(&link, &request).await? {
-            MetaReply::Attr { attr, data, .. } => {
-                if let Some(data) = &data {
+            MetaReply::Attr { attr, mut data, .. } => {
+                if let Some(data) = &mut data {
+                    // Relocations are durable before the map has the epochs by which targets know
+                    // them. So a file without any has none up to the map known before the request.
+                    if !data.layout.has_copies() {
+                        data.as_of = known;
+                    }
+
                     self.know_sets(data).await?;
                 }
                 let mut state = file.state();

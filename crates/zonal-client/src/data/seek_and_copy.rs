@@ -169,7 +169,8 @@ impl<N: Net> Client<N> {
         let mut by_target = BTreeMap::new();
         let inline = end_of_inline(data);
         for component in &data.layout.components {
-            for column in zonal_layout::objects(component) {
+            for object in zonal_layout::objects(component) {
+                let column = zonal_layout::main_place(component, object);
                 if let Ok(place) = self.place(component, column) {
                     let bytes = zonal_layout::object_bytes(component, size, column);
                     let own = zonal_layout::object_bytes(component, inline, column);

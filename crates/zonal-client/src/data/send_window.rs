@@ -18,6 +18,7 @@
 
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
+use crate::data::relocated_places::new_places;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
@@ -83,6 +84,7 @@ impl<N: Net> ClientCall<'_, N> {
             let left_out = self.leave_out_stale(file, &mut pieces).await?;
             if let Some(last) = file.state().inflight.back_mut() {
                 last.left_out = left_out;
+                last.new_places = new_places(&data.layout);
             }
         }
         Ok(pieces)
@@ -208,14 +210,15 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut done = Ok(());
         for _ in 0..count {
-            let (batch, parts, mut left_out, truncate_seq) = {
+            let (batch, parts, mut left_out, (truncate_seq, new_places)) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
                     break;
                 };
                 let parts = std::mem::take(&mut front.parts);
                 let left_out = std::mem::take(&mut front.left_out);
-                (front.batch.clone(), parts, left_out, front.truncate_seq)
+                let known = (front.truncate_seq, std::mem::take(&mut front.new_places));
+                (front.batch.clone(), parts, left_out, known)
             };
             let mut of_batch = Ok(());
             for part in parts {
@@ -243,7 +246,16 @@ impl<N: Net> ClientCall<'_, N> {
                 of_batch = both(of_batch, noted.await);
             }
             if of_batch.is_ok() {
-                of_batch = self.fill_left_out(file, left_out, &batch).await;
+                of_batch = match self.late_pieces(file, &batch, &new_places).await {
+                    Ok(late) => {
+                        left_out.extend(late);
+                        self.fill_left_out(file, left_out, &batch).await
+                    }
+                    Err(code) => {
+                        let whole = pieces_of_runs(&batch);
+                        self.note_outcome(file, &whole, (&batch, 1), Err(code))
+                    }
+                };
             }
             done = both(done, of_batch);
             let over = file.state().inflight.pop_front();
@@ -323,7 +335,10 @@ impl<N: Net> ClientCall<'_, N> {
         let mut state = file.state();
         let code = match outcome {
             Ok((reply @ StorageReply::Written { .. }, target, truncate_seq)) => {
-                let allocated_delta = state.note_written(target, &reply);
+                let at = pieces.first().map_or((0, Default::default()), |first| {
+                    (first.component, first.column)
+                });
+                let allocated_delta = state.note_written_at(at, target, &reply);
                 let ends = pieces.iter().map(|piece| piece.file_offset + piece.length);
                 let end = state.left_of(truncate_seq, ends.max().unwrap_or(0));
                 let report = state.report_mut();
@@ -399,6 +414,20 @@ impl<N: Net> ClientCall<'_, N> {
         };
         Ok((reply, target, truncate_seq.get()))
     }
+}
+
+/// The whole batch as pieces, without places.
+fn pieces_of_runs(batch: &Batch) -> Vec<Piece> {
+    let runs = batch.runs().iter();
+    let pieces = runs.map(|(at, run)| Piece {
+        component: 0,
+        column: Default::default(),
+        slot: 0,
+        object_offset: 0,
+        file_offset: *at,
+        length: run.len() as u64,
+    });
+    pieces.collect()
 }
 
 /// Notes pieces of the batch that was taken last: they go to their copy after the others.

@@ -8,6 +8,7 @@ use crate::cell::call::SentRequest;
 use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
+use crate::data::relocated_places::is_read_at;
 use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::transport::net::Net;
@@ -107,7 +108,10 @@ impl<N: Net> ClientCall<'_, N> {
     /// Marks the copy of a closed file. False: the target has the file's only copy.
     pub(crate) async fn mark_closed(&self, ino: Ino, target: TargetId) -> Result<bool, ErrorCode> {
         let marked = self.mark_stale_of(ino, vec![target]).await?;
-        Ok(marked.is_some_and(|(_, data)| data.layout.is_stale(target)))
+        let map = self.map();
+        Ok(marked.is_some_and(|(_, data)| {
+            data.layout.is_stale(target) || !is_read_at(&map, &data.layout, target)
+        }))
     }
 
     /// The file after the mark. `None`: the copies were not marked, as no other one is left, or a
@@ -189,7 +193,7 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn unmarked_outages(&self, data: &FileData) -> Vec<TargetId> {
         let mut out = Vec::new();
         for component in &data.layout.components {
-            for object in zonal_layout::objects(component) {
+            for object in zonal_layout::places(component) {
                 if self.copy_state(&data.layout, component, object) == CopyState::Out
                     && let Ok(place) = self.place(component, object)
                 {
@@ -215,8 +219,11 @@ impl<N: Net> ClientCall<'_, N> {
         }
         self.mark_stale(file, out.clone()).await?;
         let layout = file.state().data.layout.clone();
-        for target in out.into_iter().filter(|target| layout.is_stale(*target)) {
-            unsynced.forget(target);
+        for target in out {
+            // A place that nobody reads owes no flush: its target fills it anew.
+            if layout.is_stale(target) || !is_read_at(&map, &layout, target) {
+                unsynced.forget(target);
+            }
         }
         Ok(())
     }

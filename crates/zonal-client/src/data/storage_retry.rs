@@ -5,12 +5,15 @@ use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
+use crate::data::relocated_places::new_places;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
-use zonal_types::{Column, Component, ErrorCode, FileData, Incarnation, Instant, TargetId};
+use zonal_types::{
+    Column, Component, ErrorCode, FileData, Incarnation, Instant, Redundancy, TargetId,
+};
 use zonal_wire::{ObjectRef, StorageReply, StorageRequest};
 
 /// How the attempts of a request go on.
@@ -137,6 +140,9 @@ impl<N: Net> ClientCall<'_, N> {
             let data = file.state().data.clone();
             let component = data.layout.components.get(component);
             let component = component.ok_or(ErrorCode::Stale)?;
+            let Some(column) = standing_place(component, column, make) else {
+                return Ok((StorageReply::Done, 0, TargetId(0)));
+            };
             let made = self.make_for_copy(&data, component, column, make, &mut choice);
             let (place, request) = match made {
                 Ok((place, _))
@@ -213,7 +219,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let own = made_for(column)?;
         choice.answers(&own.1);
-        if !choice.is_free() || component.redundancy.copies() < 2 {
+        if !choice.is_free() || component.redundancy == Redundancy::None {
             return Ok(own);
         }
         let whole = self.whole_copies(&data.layout, component, column);
@@ -231,7 +237,7 @@ impl<N: Net> ClientCall<'_, N> {
         column: Column,
         fills: bool,
     ) -> Result<bool, ErrorCode> {
-        if component.redundancy.copies() < 2 {
+        if component.redundancy == Redundancy::None {
             return Ok(false);
         }
         let layout = file.state().data.layout.clone();
@@ -274,8 +280,8 @@ impl<N: Net> ClientCall<'_, N> {
             }
             ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
                 self.try_refresh_map().await?;
-                let data = file.state().data.clone();
-                match data.layout.has_copies() {
+                let has_copies = file.state().data.layout.has_copies();
+                match has_copies || self.map().has_leaving() {
                     true => self.refetch(file).await.map(drop),
                     false => Ok(()),
                 }
@@ -359,7 +365,7 @@ impl<N: Net> ClientCall<'_, N> {
         };
         let (mut started, mut left_out) = (Vec::new(), Vec::new());
         for (index, component) in data.layout.components.iter().enumerate() {
-            for column in zonal_layout::objects(component) {
+            for column in zonal_layout::places(component) {
                 if self.misses_changes(&data.layout, component, column) {
                     left_out.push((index, column));
                     continue;
@@ -396,18 +402,56 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => all = Err(code),
             }
         }
-        for at in left_out {
-            if all.is_err() {
-                break;
-            }
+        let mut known = new_places(&data.layout);
+        while all.is_ok() {
+            let Some(at) = left_out.pop() else {
+                let late = file.state().late_places(&known);
+                if late.is_empty() {
+                    break;
+                }
+                known.extend(late.iter().copied());
+                left_out = late;
+                continue;
+            };
             match self.storage_fill(file, at, make, &[]).await {
                 Ok((StorageReply::Done, ..)) => {}
-                Ok((reply, _, target)) => replies.push((reply, target)),
+                Ok((reply, _, target)) => {
+                    // Only the main place of an object that moves counts.
+                    let delta = file.state().note_written_at(at, target, &reply);
+                    if delta != 0 {
+                        replies.push((reply, target));
+                    }
+                }
                 Err(code) => all = Err(code),
             }
         }
         (replies, all)
     }
+}
+
+/// The place by which a request goes on where the layout has changed. The new place of an object
+/// that has moved is its only one by now: a change goes there as to the place before, and needs
+/// nothing here (`None`).
+fn standing_place(component: &Component, place: Column, make: MakeRequest<'_>) -> Option<Column> {
+    let object = zonal_layout::object_of(component, place);
+    if place == object || zonal_layout::relocation_of(component, object).is_some() {
+        return Some(place);
+    }
+    let probe = make(ObjectRef {
+        target: TargetId(0),
+        set: component.set,
+        slot: 0,
+        data_id: component.data_id,
+        column: object,
+        layout_gen: 0,
+        truncate_seq: 0,
+        truncate_bytes: 0,
+    });
+    let is_read = matches!(
+        probe,
+        StorageRequest::Read { .. } | StorageRequest::Map { .. } | StorageRequest::Stat { .. }
+    );
+    is_read.then_some(object)
 }
 
 /// Whether a request that ended like this may still be executed.

@@ -158,9 +158,11 @@ impl<N: Net> ClientCall<'_, N> {
         };
         if is_incomplete {
             let data = file.state().data.clone();
-            let all = self.bytes_by_target(&data, u64::MAX);
-            all.into_keys()
-                .for_each(|target| unsynced.insert_any(target));
+            for component in &data.layout.components {
+                let places = zonal_layout::places(component);
+                let known = places.filter_map(|place| self.place(component, place).ok());
+                known.for_each(|place| unsynced.insert_any(place.target));
+            }
         }
         unsynced
     }

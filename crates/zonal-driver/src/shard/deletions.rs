@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use zonal_basics::BackOff;
-use zonal_layout::slot_of;
+use zonal_layout::object_of;
 use zonal_meta::Deletion;
 use zonal_types::{Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{TargetState, ZoneMap};
 
 use super::host::ShardNote;
 use super::waits::Key;
@@ -177,14 +177,16 @@ fn objects_of(
 ) -> Option<BTreeSet<TargetId>> {
     let mut targets = BTreeSet::new();
     for component in &deletion.layout.components {
-        let slots = &map.set(component.set)?.slots;
-        let width = u16::try_from(slots.len()).ok()?;
-        for column in zonal_layout::objects(component) {
-            let slot = slot_of(component, column, width).ok()?;
-            let target = slots.get(usize::from(slot))?.target;
+        for place in zonal_layout::places(component) {
+            let target = map.slot_of_place(component, place)?.slot.target;
+            let state = map.target(target).map(|target| target.state);
+            // A target that left has nothing that anybody needs.
+            if matches!(state, None | Some(TargetState::Drained)) {
+                continue;
+            }
             targets.insert(target);
             let of_target = objects.entry(target).or_default();
-            of_target.push((component.data_id, column));
+            of_target.push((component.data_id, object_of(component, place)));
         }
     }
     Some(targets)

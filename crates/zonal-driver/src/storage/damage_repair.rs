@@ -7,7 +7,7 @@
 //! read. Then the block is not damaged any more, or [`super::resync::FillGuard`] has seen the
 //! change. So no older bytes replace newer ones.
 
-use super::resync::copy_refs;
+use super::resync::{own_ref, whole_refs};
 use super::{Refused, TargetDriver, TargetHost, named};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -105,8 +105,11 @@ impl<H: TargetHost> TargetDriver<H> {
         let component = components.find(|component| component.data_id == object.data_id);
         match component {
             Some(component) if !data.layout.is_stale(self.id) => {
-                let (own, others) = copy_refs(map, data, component, object.column)?;
-                Ok((own.target == self.id).then_some((own, others)))
+                let Some(own) = own_ref(map, data, component, (self.id, object.column)) else {
+                    return Ok(None);
+                };
+                let others = whole_refs(map, data, component, own)?;
+                Ok(Some((own, others)))
             }
             _gone => Ok(None),
         }

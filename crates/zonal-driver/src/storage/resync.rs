@@ -1,7 +1,7 @@
-//! Resync: a target fills its stale copies from copies that have all changes
-//! (docs/rfcs/2026-11-27-outages.md).
+//! Resync: a target fills its stale copies, and objects that move to it, from copies that have all
+//! changes (docs/rfcs/2026-11-27-outages.md, docs/rfcs/2026-11-27-relocations.md).
 //!
-//! The target asks a shard for the files whose copies here are stale. It takes each object step by
+//! The target asks a shard for the files that it has to fill. It takes each object step by
 //! step from another target. Then it has the shard remove the mark.
 //!
 //! While a copy is filled, a client sends each change to the other copies first, then here. So
@@ -15,12 +15,12 @@
 use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
 use zonal_object::{ChangeOutcome, Edit, ObjectId};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
 use zonal_types::{Column, Component, ErrorCode, FileData, Ino, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::map::{Slot, SlotState};
 
 /// Bytes of one step.
 const STEP_BYTES: u64 = CHUNK_BYTES as u64;
@@ -97,6 +97,8 @@ impl FillGuard {
 struct FilledObject {
     own: ObjectRef,
     from: ObjectRef,
+    /// The object moves here.
+    is_relocated: bool,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -133,13 +135,19 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
+    /// Fills the copies of a file, and makes the shard note it.
     async fn resync_file(&self, shard: ShardId, ino: Ino, data: &FileData) -> Result<u64, Refused> {
         let map = self.host.map();
         let (mut delta, mut bytes) = (0_i64, 0);
+        let mut relocated = Vec::new();
         for object in objects_to_fill(&map, self.id, data)? {
             let (filled, allocated) = self.fill_object(&map, &object).await?;
             bytes += filled;
-            delta = delta.saturating_add(allocated);
+            match object.is_relocated {
+                // The file counts the object at the place that it leaves.
+                true => relocated.push((object.own.data_id, object.own.column)),
+                false => delta = delta.saturating_add(allocated),
+            }
         }
         self.flush(self.host.head()).await?;
         let request = MetaRequest::MendCopy {
@@ -147,6 +155,7 @@ impl<H: TargetHost> TargetDriver<H> {
             target: self.id,
             as_of: map.version,
             allocated_delta: delta,
+            relocated,
         };
         match self.host.ask_shard(shard, &request).await {
             Some(MetaReply::Done) => Ok(bytes),
@@ -258,79 +267,96 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 }
 
-/// The objects of a file on a target, each with a copy that has all changes.
+/// The objects of a file that a target has to fill, each with a copy that has all changes: where its
+/// copies are stale, and where it gets an object by a relocation.
 ///
 /// # Errors
 /// `StaleEpoch` where the file's layout is older than an outage that the map knows: it may lack
-/// marks. `NotReady` where no copy without a mark is in service.
+/// marks. `NotReady` where no copy without a mark is in service, or clients may not know the
+/// relocation yet.
 fn objects_to_fill(
     map: &ZoneMap,
     target: TargetId,
     data: &FileData,
 ) -> Result<Vec<FilledObject>, ErrorCode> {
     let mut found = Vec::new();
+    let is_stale = data.layout.is_stale(target);
     for component in &data.layout.components {
-        for column in zonal_layout::objects(component) {
-            if component.redundancy.copies() < 2 {
+        for place in zonal_layout::places(component) {
+            let own = place_ref(map, data, component, place)?;
+            let is_relocated = place_use(component, place) == PlaceUse::Filling;
+            if own.target != target || !(is_relocated || is_stale) {
                 continue;
             }
-            let (own, others) = copy_refs(map, data, component, column)?;
-            if own.target == target {
-                let from = *others.first().ok_or(ErrorCode::NotReady)?;
-                found.push(FilledObject { own, from });
+            let relocation = relocation_of(component, object_of(component, place));
+            let is_known = relocation.is_none_or(|of| map.is_fenced(component, of.as_of));
+            if is_relocated && !is_known {
+                return Err(ErrorCode::NotReady);
             }
+            let from = whole_refs(map, data, component, own)?;
+            let from = *from.first().ok_or(ErrorCode::NotReady)?;
+            found.push(FilledObject {
+                own,
+                from,
+                is_relocated,
+            });
         }
     }
     Ok(found)
 }
 
-/// An object, and the other copies of its column that have all changes and are in service.
+/// The copies of an object that have all changes and are in service, on other targets.
 ///
 /// # Errors
 /// `StaleEpoch` where the layout is older than an outage that the map knows: it may lack marks.
-pub(super) fn copy_refs(
+pub(super) fn whole_refs(
     map: &ZoneMap,
     data: &FileData,
     component: &Component,
-    column: Column,
-) -> Result<(ObjectRef, Vec<ObjectRef>), ErrorCode> {
-    let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-    let is_newer = |slot: &Slot| slot.slot_epoch.0 > data.as_of.0;
-    if component.redundancy.copies() > 1 && set.slots.iter().any(is_newer) {
+    own: ObjectRef,
+) -> Result<Vec<ObjectRef>, ErrorCode> {
+    if !map.knows_outages(component, data.as_of) {
         return Err(ErrorCode::StaleEpoch);
     }
-    let own = object_ref(map, data, component, column)?;
-    let first = column.0.checked_rem(component.count).unwrap_or(0);
-    let copies = zonal_layout::copies_of_column(component, first);
-    let refs = copies.filter_map(|copy| object_ref(map, data, component, copy).ok());
-    let is_whole = |copy: &ObjectRef| {
-        let slot = set.slots.get(usize::from(copy.slot));
-        slot.is_some_and(|slot| slot.state != SlotState::Out)
-            && !data.layout.is_stale(copy.target)
-            && copy.target != own.target
-    };
-    Ok((own, refs.filter(is_whole).collect()))
+    let column = own.column.0.checked_rem(component.count).unwrap_or(0);
+    let whole = map.whole_places(&data.layout, component, column, true);
+    let refs = whole.into_iter().filter_map(|place| {
+        let found = place_ref(map, data, component, place);
+        found.ok().filter(|found| found.target != own.target)
+    });
+    Ok(refs.collect())
 }
 
-fn object_ref(
+/// The place at which a target has an object of a file, and clients read it.
+pub(super) fn own_ref(
     map: &ZoneMap,
     data: &FileData,
     component: &Component,
-    column: Column,
+    (target, object): (TargetId, Column),
+) -> Option<ObjectRef> {
+    let place = zonal_layout::main_place(component, object);
+    let found = place_ref(map, data, component, place).ok()?;
+    (found.target == target).then_some(found)
+}
+
+fn place_ref(
+    map: &ZoneMap,
+    data: &FileData,
+    component: &Component,
+    place: Column,
 ) -> Result<ObjectRef, ErrorCode> {
-    let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-    let slot =
-        zonal_layout::slot_of(component, column, set.width()).map_err(|error| error.code())?;
-    let known = set.slots.get(usize::from(slot)).ok_or(ErrorCode::Corrupt)?;
+    map.set(component.set).ok_or(ErrorCode::NotReady)?;
+    let found = map.slot_of_place(component, place);
+    let found = found.ok_or(ErrorCode::Corrupt)?;
     Ok(ObjectRef {
-        target: known.target,
-        set: component.set,
-        slot,
+        target: found.slot.target,
+        set: found.set,
+        slot: found.number,
         data_id: component.data_id,
-        column,
+        column: object_of(component, place),
         layout_gen: data.layout.layout_gen.0,
         truncate_seq: data.truncate_seq,
-        truncate_bytes: zonal_layout::object_bytes(component, data.truncate_size, column),
+        truncate_bytes: zonal_layout::object_bytes(component, data.truncate_size, place),
     })
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Marks are set while the target is out. So once it is back it asks all shards, and each again
 //! until nothing of its files is left. A shard that knew an old map may set a mark late: the
-//! target asks the shards of its zone again at times.
+//! target asks the shards of its zone again at times. It asks them each second while objects of
+//! other targets move.
 
 use std::collections::BTreeSet;
 use zonal_types::{Epoch, Instant, ShardId, TargetId};
@@ -10,6 +11,8 @@ use zonal_zonemap::ZoneMap;
 
 /// Time between two questions to a shard of the own zone that had nothing, ms.
 const ASK_AGAIN_MS: u64 = 60_000;
+/// As [`ASK_AGAIN_MS`], while objects of another target move to this one, ms.
+const ASK_FOR_MOVED_MS: u64 = 1_000;
 
 /// The shards to ask.
 #[derive(Debug, Default)]
@@ -35,16 +38,19 @@ impl ResyncPlan {
             self.left = map.shards.iter().map(|shard| shard.id).collect();
             self.asked = Some(now);
         }
-        let is_due = self
-            .asked
-            .is_none_or(|asked| now.ms_since(asked) >= ASK_AGAIN_MS);
-        if is_due {
+        let has_leaving = map.targets.iter().any(|of| of.state.is_leaving());
+        let pause = match has_leaving {
+            true => ASK_FOR_MOVED_MS,
+            false => ASK_AGAIN_MS,
+        };
+        if self.asked.is_none_or(|asked| now.ms_since(asked) >= pause) {
             self.asked = Some(now);
             let node = map.target(target).and_then(|own| map.node(own.node));
             let zone = node.map(|node| node.zone);
-            let of_zone = map.shards.iter();
-            let of_zone = of_zone.filter(|shard| Some(shard.zone) == zone);
-            self.left.extend(of_zone.map(|shard| shard.id));
+            let shards = map.shards.iter();
+            // The root's shard has files of all zones.
+            let near = shards.filter(|shard| Some(shard.zone) == zone || shard.id == ShardId(0));
+            self.left.extend(near.map(|shard| shard.id));
         }
         self.left.iter().copied().collect()
     }

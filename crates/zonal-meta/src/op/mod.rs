@@ -20,6 +20,7 @@ pub mod open;
 pub mod policy;
 pub mod readdir;
 pub mod readlink;
+pub mod relocations;
 pub mod remove;
 pub mod rename;
 pub mod rmdir;

@@ -7,7 +7,7 @@ use crate::tx::Tx;
 use zonal_types::limits::{SLOTS_MAX, xattr_flags};
 use zonal_types::{Credentials, ErrorCode, Ino, Placement, StripePolicy, ZoneId};
 use zonal_wire::MetaReply;
-use zonal_zonemap::{Target, TargetState};
+use zonal_zonemap::Target;
 
 /// Sets a directory's policy. `None` copies the parent's present one; later changes of the parent
 /// do not follow.
@@ -36,7 +36,7 @@ pub(crate) fn targets(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) ->
     match policy.unwrap_or_default().placement {
         Placement::Zone => {}
         Placement::Cell => {
-            let serves = |target: &&Target| target.state == TargetState::Serving;
+            let serves = |target: &&Target| target.state.takes_files();
             let serving = map.targets.iter().filter(serves).count();
             return serving.min(usize::from(map.set_width));
         }

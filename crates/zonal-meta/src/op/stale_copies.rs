@@ -3,14 +3,14 @@
 //!
 //! *Invariant*: each column of a file with copies has one on a target without a mark.
 
-use super::Result;
+use super::{Result, relocations};
 use crate::inode::Inode;
 use crate::keys;
 use crate::tx::Tx;
-use zonal_layout::slot_of;
+use zonal_layout::{PlaceUse, place_use};
 use zonal_types::limits::STALE_TARGETS_MAX;
 use zonal_types::{
-    Component, DataId, ErrorCode, Ino, KvRead, LayoutGen, MapVersion, PartitionId, TargetId,
+    Column, Component, DataId, ErrorCode, Ino, KvRead, LayoutGen, MapVersion, PartitionId, TargetId,
 };
 use zonal_wire::MetaReply;
 use zonal_zonemap::ZoneMap;
@@ -39,10 +39,10 @@ pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
 /// Removes the mark of copies that their target has filled. `as_of`: the map by which it began.
 pub(crate) fn mend(
     tx: &mut Tx<'_>,
-    ino: Ino,
-    target: TargetId,
+    (ino, target): (Ino, TargetId),
     as_of: MapVersion,
     allocated_delta: i64,
+    relocated: &[(DataId, Column)],
 ) -> Result {
     let mut inode = tx.inode(ino)?;
     let map = tx.env.map;
@@ -51,21 +51,35 @@ pub(crate) fn mend(
         slot.state != SlotState::Out && slot.slot_epoch.0 <= as_of.0 && slot.target == target
     };
     for component in &inode.layout.components {
-        let set = map.set(component.set).ok_or(ErrorCode::WrongTarget)?;
-        let own = set.slots.iter().filter(|slot| slot.target == target);
-        if own.clone().filter(is_back).count() != own.count() {
+        let own = slots_of(map, component)?;
+        let mut own = own.into_iter().filter(|slot| slot.target == target);
+        if !own.all(|slot| is_back(&slot)) {
             return Err(ErrorCode::WrongTarget);
         }
     }
+    let before = inode.layout.clone();
     if let Ok(place) = inode.layout.stale.binary_search(&target) {
         inode.layout.stale.remove(place);
+        zonal_types::mark!(CopyMended);
+    }
+    let now = tx.map_version();
+    relocations::fill(&mut inode.layout, map, target, relocated, now);
+    if inode.layout != before {
         let layout_gen = &mut inode.layout.layout_gen;
         *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
         inode.count_allocated(allocated_delta);
-        zonal_types::mark!(CopyMended);
         tx.save(inode);
     }
     Ok(MetaReply::Done)
+}
+
+/// The slots of a component's places.
+fn slots_of<'a>(map: &'a ZoneMap, component: &Component) -> Result<Vec<&'a Slot>> {
+    let places = zonal_layout::places(component);
+    let slots = places.map(|place| map.slot_of_place(component, place).map(|of| of.slot));
+    slots
+        .collect::<Option<Vec<&Slot>>>()
+        .ok_or(ErrorCode::WrongTarget)
 }
 
 /// The file with these bytes.
@@ -90,8 +104,9 @@ pub(crate) fn files_of(
     kv: &dyn KvRead,
     partitions: &[PartitionId],
     (target, after): (TargetId, Ino),
-    as_of: MapVersion,
+    map: &ZoneMap,
 ) -> Result {
+    let as_of = map.version;
     let (mut files, mut seen, mut next) = (Vec::new(), 0, None);
     for partition in partitions.iter().filter(|of| **of >= after.partition()) {
         let (first, end) = keys::tag_range(partition.0, keys::TAG_STALE);
@@ -112,7 +127,10 @@ pub(crate) fn files_of(
                 continue;
             };
             let inode = Inode::decode(ino, &record)?;
-            if target == TargetId(0) || inode.layout.is_stale(target) {
+            let is_wanted = target == TargetId(0)
+                || inode.layout.is_stale(target)
+                || relocations::is_filled_by(&inode.layout, map, target);
+            if is_wanted {
                 files.push((ino, inode.data(as_of)));
             }
         }
@@ -163,14 +181,12 @@ fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<boo
     Ok(true)
 }
 
-/// The targets of a column's copies.
+/// The targets of a column's main places.
 fn copies_of(component: &Component, column: u16, map: &ZoneMap) -> Result<Vec<TargetId>> {
-    let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-    let objects = zonal_layout::copies_of_column(component, column);
-    let target = |object| {
-        let slot = slot_of(component, object, set.width()).ok()?;
-        set.slots.get(usize::from(slot)).map(|slot| slot.target)
-    };
-    let targets: Option<Vec<TargetId>> = objects.map(target).collect();
+    map.set(component.set).ok_or(ErrorCode::NotReady)?;
+    let places = zonal_layout::places_of_column(component, column);
+    let main = places.filter(|place| place_use(component, *place) == PlaceUse::Main);
+    let target = |place| Some(map.slot_of_place(component, place)?.slot.target);
+    let targets: Option<Vec<TargetId>> = main.map(target).collect();
     targets.ok_or(ErrorCode::Corrupt)
 }

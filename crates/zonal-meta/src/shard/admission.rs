@@ -155,6 +155,7 @@ fn is_internal(request: &MetaRequest) -> bool {
             | MetaRequest::FirstLevel { .. }
             | MetaRequest::SettleDir { .. }
             | MetaRequest::MendCopy { .. }
+            | MetaRequest::RelocateObjects { .. }
             | MetaRequest::CopiesOf { .. }
             | MetaRequest::GetAttr { .. }
             | MetaRequest::GetXattr { .. }

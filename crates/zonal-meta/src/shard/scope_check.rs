@@ -478,6 +478,7 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::FencesOf { .. }
             | MetaRequest::StaleFiles { .. }
             | MetaRequest::MendCopy { .. }
+            | MetaRequest::RelocateObjects { .. }
             | MetaRequest::CopiesOf { .. }
             | MetaRequest::OpenSets { .. }
             | MetaRequest::FirstLevel { .. }

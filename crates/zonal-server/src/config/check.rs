@@ -11,8 +11,8 @@ use toml::Spanned;
 use zonal_net::Transport;
 use zonal_types::limits::{
     AGENT_RANKS_DEFAULT, AGENT_RANKS_MAX, AGENT_USER_MIN_DEFAULT, BLOCK_BYTES, CONNECTIONS_MAX,
-    INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REQUEST_DEADLINE_MS, SCRUB_PERIOD_MS_DEFAULT,
-    SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SHARDS_PER_ZONE_MAX, SLOTS_MAX,
+    INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REBUILD_AFTER_MS_DEFAULT, REQUEST_DEADLINE_MS,
+    SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SHARDS_PER_ZONE_MAX, SLOTS_MAX,
 };
 use zonal_types::{CellId, NodeId, TargetId};
 use zonal_zonemap::SubnetTable;
@@ -161,6 +161,16 @@ impl Source<'_> {
         let at = width.span().start;
         let allowed = format!("1 to {SLOTS_MAX}");
         fitting.ok_or_else(|| self.range_error(at, "manager.set_width", &slots, allowed))
+    }
+
+    fn rebuild_after(&self, manager: Option<&RawManager>) -> Result<Millis, ConfigError> {
+        let after = manager.and_then(|manager| manager.rebuild_after.as_ref());
+        self.time(
+            "manager.rebuild_after",
+            after,
+            REBUILD_AFTER_MS_DEFAULT,
+            0..=31_536_000_000,
+        )
     }
 
     fn replicas(&self, manager: Option<&RawManager>) -> Result<usize, ConfigError> {
@@ -361,6 +371,7 @@ impl Source<'_> {
             replicas: self.replicas(raw.manager.as_ref())?,
             shards: self.shards(raw.manager.as_ref())?,
             set_width: self.set_width(raw.manager.as_ref())?,
+            rebuild_after: self.rebuild_after(raw.manager.as_ref())?,
             subnets: match &raw.manager {
                 Some(manager) => self.subnets(manager)?,
                 None => SubnetTable::default(),

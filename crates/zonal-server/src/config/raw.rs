@@ -71,6 +71,7 @@ pub(super) struct RawManager {
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,
     pub(super) set_width: Option<Spanned<u64>>,
+    pub(super) rebuild_after: Option<Spanned<Millis>>,
     pub(super) replicas: Option<Spanned<u64>>,
     pub(super) shards: Option<Spanned<u64>>,
     #[serde(default)]

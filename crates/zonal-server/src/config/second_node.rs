@@ -8,8 +8,9 @@ use super::check::Source;
 use super::cross_checks::clash;
 use super::raw::{RawMeta, RawNode};
 use super::{AdminConfig, ConfigError, NodeConfig, UplinkRates};
+use crate::units::Millis;
 use toml::Spanned;
-use zonal_types::limits::SET_WIDTH_DEFAULT;
+use zonal_types::limits::{REBUILD_AFTER_MS_DEFAULT, SET_WIDTH_DEFAULT};
 use zonal_zonemap::SubnetTable;
 
 const MISPLACED: &str =
@@ -63,6 +64,7 @@ impl Source<'_> {
             replicas: 1,
             shards: 1,
             set_width: SET_WIDTH_DEFAULT,
+            rebuild_after: Millis(REBUILD_AFTER_MS_DEFAULT),
             subnets: SubnetTable::default(),
             uplinks: UplinkRates::default(),
             manager_role: None,

@@ -6,7 +6,6 @@
 
 use crate::world::World;
 use std::collections::{BTreeMap, BTreeSet};
-use zonal_layout::slot_of;
 use zonal_meta::dentry::Dentry;
 use zonal_meta::inode::Inode;
 use zonal_meta::keys;
@@ -75,14 +74,12 @@ impl Found {
 
 /// Whether the object lies where its owner's layout says.
 fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: TargetId) -> bool {
-    let Some(set) = map.set(component.set) else {
-        return false;
-    };
-    object.column.0 < zonal_layout::object_count(component)
-        && slot_of(component, object.column, set.slots.len() as u16)
-            .ok()
-            .and_then(|slot| set.slots.get(usize::from(slot)))
-            .is_some_and(|slot| slot.target == at)
+    let mut places = zonal_layout::places(component);
+    places.any(|place| {
+        let found = map.slot_of_place(component, place);
+        zonal_layout::object_of(component, place) == object.column
+            && found.is_some_and(|found| found.slot.target == at)
+    })
 }
 
 fn behind_its_end(

@@ -15,6 +15,8 @@ impl MetaRequest {
             // A loss of power must not bring a stale copy back into use.
             Self::Sync
             | Self::MarkStale { .. }
+            // So would one of a relocation that ended.
+            | Self::MendCopy { .. }
             | Self::DisownBehind { .. }
             | Self::AppendEnd {
                 reserved: 1..,

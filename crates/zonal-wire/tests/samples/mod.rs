@@ -18,19 +18,19 @@ use zonal_types::layout::{Component, ComponentKind};
 use zonal_types::{
     Attr, Blob, CellId, ClientId, ClientIdentity, Codec, Column, Credentials, DataId, Epoch,
     ErrorCode, Fence, FileData, FileKind, HolderNumber, Incarnation, Ino, Layout, LayoutGen,
-    MapVersion, Name, NodeId, PartitionId, Placement, Redundancy, SessionId, ShardId, StripePolicy,
-    StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
+    MapVersion, Name, NodeId, PartitionId, Placement, Redundancy, Relocation, RelocationState,
+    SessionId, ShardId, StripePolicy, StripeSetId, TargetId, Timestamp, TraceId, ZoneId,
 };
 use zonal_wire::frame::{PayloadAt, Room};
 use zonal_wire::meta::{BytesPlace, FileUse, Listing, ShardLoad};
 use zonal_wire::{
     AdminReply, AdminRequest, AppendPlace, AttrChange, CellChange, CellEvent, ClientTraffic,
-    ClientZoneTraffic, Damaged, DirAfter, DirEntry, DirectoryTraffic, Entry, ErrorNumber, Event,
-    Header, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, KnownState, LeaseGrant,
-    LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply, MetaRequest,
-    MoveStage, MoveStatus, MovedEntry, NewKind, NodeActivity, NodeState, ObjectEntry, ObjectRef,
-    OperationTimes, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry, SetTime,
-    Sighting, StartMark, StateCause, StorageReply, StorageRequest, StoreStart, SubnetZone,
+    ClientZoneTraffic, Damaged, DirAfter, DirEntry, DirectoryTraffic, DrainStatus, Entry,
+    ErrorNumber, Event, Header, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, KnownState,
+    LeaseGrant, LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
+    MetaRequest, MoveStage, MoveStatus, MovedEntry, NewKind, NodeActivity, NodeState, ObjectEntry,
+    ObjectRef, OperationTimes, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry,
+    SetTime, Sighting, StartMark, StateCause, StorageReply, StorageRequest, StoreStart, SubnetZone,
     Suspicion,
 };
 
@@ -142,6 +142,13 @@ fn traffic() -> ClientTraffic {
 fn copied_file_data() -> FileData {
     let mut data = file_data();
     data.layout.components[0].redundancy = Redundancy::Copies { copies: 2, step: 1 };
+    data.layout.components[0].relocations = vec![Relocation {
+        object: Column(1),
+        set: StripeSetId(5),
+        slot: 2,
+        state: RelocationState::Filling,
+        as_of: MapVersion(9),
+    }];
     data.layout.stale = vec![TargetId(7), TargetId(9)];
     data.as_of = MapVersion(0x4a);
     data
@@ -160,6 +167,7 @@ fn file_data() -> FileData {
         unit: 1 << 20,
         span: 0,
         redundancy: Redundancy::None,
+        relocations: Vec::new(),
     };
     FileData {
         layout: Layout {
@@ -319,7 +327,8 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
         M::StaleFiles { target: TargetId(0x44), after: Ino(0x45) },
         M::CopiesOf { data_id: DataId(0x4b) },
-        M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096 },
+        M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096, relocated: vec![(DataId(0x4c), Column(0x4d))] },
+        M::RelocateObjects { target: TargetId(0x4e), after: Ino(0x4f), unfinished: true, settled: MapVersion(0x51) },
     ]
 }
 
@@ -378,6 +387,7 @@ pub fn meta_replies() -> Vec<MetaReply> {
             }],
         },
         R::Joined { partitions: vec![PartitionId(301), PartitionId(400)] },
+        R::Relocations { begun: 1, filling: 2, unfenced: 3, stuck: 4, next: Some(Ino(0x50)) },
         R::Files { files: vec![(Ino(0x49), copied_file_data())], next: Some(Ino(0x49)) },
         R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
         R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
@@ -471,6 +481,7 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::CheckClock { node: NodeId(3), clock_ms: 1_800_000_000_123 },
         M::TakeOut { target: TargetId(9) },
         M::PutBack { target: TargetId(9) },
+        M::GetDrains,
         M::RenewLease { node: NodeId(3) },
     ]
 }
@@ -490,6 +501,7 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::DigestTaken { next_ms: 1_000 },
         R::ShardCount { wanted: 3, present: 2 },
         R::Subnets { subnets: vec![SubnetZone { subnet: "10.1.0.0/16".into(), zone: ZoneId(1), zone_name: "row".into() }] },
+        R::Drains { drains: vec![DrainStatus { target: TargetId(1), filling: 2, most: 3, stuck: 4, ms: 5 }] },
         R::JoinTokens { tokens: vec![JoinTokenStatus { terms: token_terms(), is_used: true }] },
     ]
 }

@@ -2,8 +2,8 @@
 //! (docs/rfcs/2026-11-27-outages.md).
 
 use super::EditError;
-use crate::map::{Slot, SlotState, ZoneMap};
-use zonal_types::{Epoch, TargetId};
+use crate::map::{Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
+use zonal_types::{Epoch, TargetId, ZoneId};
 
 impl ZoneMap {
     /// True where a slot of this target is out.
@@ -28,31 +28,66 @@ impl ZoneMap {
         Ok(())
     }
 
-    /// Puts a target back into its slots, with a new epoch for each slot of these sets.
+    /// Puts a target back into its slots, and renews all epochs of its zone.
     pub(super) fn put_back(&mut self, id: TargetId) -> Result<(), EditError> {
         self.target(id)
             .ok_or(EditError::Unknown { what: "target" })?;
+        self.refuse_drained(id)?;
+        if !self.is_out(id) {
+            return Ok(());
+        }
+        let slots = self.sets.iter_mut().flat_map(|set| &mut set.slots);
+        let is_out = |slot: &&mut Slot| slot.target == id && slot.state == SlotState::Out;
+        for slot in slots.filter(is_out) {
+            slot.state = SlotState::Serving;
+        }
+        let rebuilt =
+            |target: &&mut Target| target.id == id && target.state == TargetState::Rebuilding;
+        for target in self.targets.iter_mut().filter(rebuilt) {
+            target.state = TargetState::Returning;
+        }
+        self.renew_epochs(id)
+    }
+
+    /// Renews the epochs of all slots of a target's zone, and of sets over all zones: the other
+    /// copies of its files lie there.
+    pub(super) fn renew_epochs(&mut self, id: TargetId) -> Result<(), EditError> {
+        let found = self.target(id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        let zone = self.node(found.node).map(|node| node.zone);
         let slot_epoch = Epoch(self.version.0);
-        let is_out = |slot: &Slot| slot.target == id && slot.state == SlotState::Out;
-        for set in &mut self.sets {
-            if !set.slots.iter().any(is_out) {
-                continue;
-            }
-            for slot in &mut set.slots {
-                if is_out(slot) {
-                    slot.state = SlotState::Serving;
-                }
-                slot.slot_epoch = slot_epoch;
-            }
+        let is_near = |set: &&mut StripeSet| set.zone == ZoneId::CELL || Some(set.zone) == zone;
+        let sets = self.sets.iter_mut().filter(is_near);
+        for slot in sets.flat_map(|set| &mut set.slots) {
+            slot.slot_epoch = slot_epoch;
         }
         Ok(())
+    }
+
+    /// Takes a draining target out of its slots for good.
+    pub(super) fn retire(&mut self, id: TargetId) -> Result<(), EditError> {
+        let found = self.targets.iter_mut().find(|target| target.id == id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        if !found.state.is_leaving() {
+            return Err(EditError::NotDraining { target: id });
+        }
+        found.state = TargetState::Drained;
+        self.take_out(id)
+    }
+
+    /// Refuses an edit by which a drained target would serve again.
+    pub(super) fn refuse_drained(&self, id: TargetId) -> Result<(), EditError> {
+        match self.target(id).map(|target| target.state) {
+            Some(TargetState::Drained) => Err(EditError::Drained { target: id }),
+            _ => Ok(()),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::edit::{EditError, MapEdit};
-    use crate::map::{SlotState, ZoneMap};
+    use crate::map::{SlotState, TargetState, ZoneMap};
     use zonal_types::{CellId, Epoch, NodeId, TargetId, ZoneId};
     use zonal_wire::JoinTarget;
 
@@ -101,6 +136,12 @@ mod tests {
         assert_eq!(back.check(), Vec::<String>::new());
         assert_eq!(back.sets[0].slots[0].slot_epoch, Epoch(born + 2));
         for edit in [
+            MapEdit::RenewEpochs {
+                target: TargetId(9),
+            },
+            MapEdit::Retire {
+                target: TargetId(9),
+            },
             MapEdit::TakeOut {
                 target: TargetId(9),
             },
@@ -111,5 +152,40 @@ mod tests {
             let unknown = Err(EditError::Unknown { what: "target" });
             assert_eq!(back.edited(&[edit]), unknown);
         }
+    }
+
+    #[test]
+    fn a_drained_target_is_out_for_good_and_its_removal_keeps_its_sets() {
+        let target = TargetId(2);
+        let edited = |map: &ZoneMap, edit| map.edited(&[edit]).map(|map| map.expect("a change"));
+        let map = edited(&three_targets(), MapEdit::OpenSets { zone: ZoneId(1) }).unwrap();
+        let not_draining = Err(EditError::NotDraining { target });
+        assert_eq!(edited(&map, MapEdit::Retire { target }), not_draining);
+        let state = TargetState::Draining;
+        let draining = edited(&map, MapEdit::UseTarget { target, state }).unwrap();
+        let set = draining.zones[0].default_sets[0];
+        let new = draining.set(set).unwrap();
+        assert!(new.slots.iter().all(|slot| slot.target != target));
+        let renewed = edited(&draining, MapEdit::RenewEpochs { target }).unwrap();
+        let epoch = Epoch(renewed.version.0);
+        assert!(
+            renewed.sets[0]
+                .slots
+                .iter()
+                .all(|slot| slot.slot_epoch == epoch)
+        );
+        let drained = edited(&renewed, MapEdit::Retire { target }).unwrap();
+        assert!(drained.is_out(target));
+        let again = Err(EditError::Drained { target });
+        assert_eq!(edited(&drained, MapEdit::PutBack { target }), again);
+        let state = TargetState::Serving;
+        assert_eq!(
+            edited(&drained, MapEdit::UseTarget { target, state }),
+            again
+        );
+        let left = edited(&drained, MapEdit::RemoveTarget { target }).unwrap();
+        assert_eq!(left.target(target), None);
+        assert_eq!(left.sets[0].width(), 3, "files lie over the others");
+        assert_eq!(left.check(), Vec::<String>::new());
     }
 }

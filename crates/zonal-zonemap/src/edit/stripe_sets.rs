@@ -22,7 +22,7 @@ impl ZoneMap {
         let nodes = self.nodes.iter().filter(is_in);
         let nodes: Vec<NodeId> = nodes.map(|node| node.id).collect();
         let is_there = |target: &&Target| {
-            target.state == TargetState::Serving && nodes.binary_search(&target.node).is_ok()
+            target.state.takes_files() && nodes.binary_search(&target.node).is_ok()
         };
         let targets = self.targets.iter().filter(is_there);
         targets.map(|target| target.id).collect()
@@ -143,8 +143,15 @@ impl ZoneMap {
     }
 
     pub(super) fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
+        self.refuse_drained(id)?;
         let found = self.targets.iter_mut().find(|known| known.id == id);
         let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        let state = match (found.state, state) {
+            (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
+            (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
+            (TargetState::Returned, TargetState::Serving) => TargetState::Returned,
+            (_, state) => state,
+        };
         if found.state == state {
             return Ok(());
         }
@@ -170,10 +177,13 @@ impl ZoneMap {
         let mut zones = self.zones.iter();
         let is_used = zones.any(|zone| self.default_sets(zone.id).any(has_it))
             || self.default_sets(ZoneId::CELL).any(has_it);
-        if found.state == TargetState::Serving || is_used {
+        if found.state.takes_files() || found.state.is_leaving() || is_used {
             return Err(EditError::InUse { target: id });
         }
-        self.sets.retain(|set| !has_it(set));
+        // Files lie over the other slots of a drained target's sets.
+        if found.state != TargetState::Drained {
+            self.sets.retain(|set| !has_it(set));
+        }
         self.targets.retain(|target| target.id != id);
         let has_more = self.targets.iter().any(|target| target.node == node)
             || self

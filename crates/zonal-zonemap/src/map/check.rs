@@ -1,6 +1,6 @@
 //! Check of a map's invariants; each violation is described in words.
 
-use super::{Node, Shard, StripeSet, Target, Zone, ZoneMap};
+use super::{Node, Shard, SlotState, StripeSet, Target, Zone, ZoneMap};
 use crate::change::{Item, ItemKey, MapChange};
 use std::collections::BTreeSet;
 use zonal_types::limits::{NODES_MAX, SLOTS_MAX, ZONES_MAX};
@@ -142,7 +142,8 @@ impl ZoneMap {
             let node = target.and_then(|target| self.node(target.node));
             let zone = node.map(|node| node.zone);
             let is_own = zone.is_some_and(|zone| set.zone == ZoneId::CELL || zone == set.zone);
-            if !is_own || !seen.insert(slot.target) {
+            let has_left = target.is_none() && slot.state == SlotState::Out;
+            if !(is_own || has_left) || !seen.insert(slot.target) {
                 broken.push(format!(
                     "set {} has target {} twice or from elsewhere",
                     set.id, slot.target

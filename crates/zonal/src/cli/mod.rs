@@ -4,6 +4,7 @@ mod bench;
 mod completions;
 mod config;
 mod down;
+mod drain;
 mod dump;
 mod edit_args;
 mod events;

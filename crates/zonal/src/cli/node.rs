@@ -1,5 +1,6 @@
 //! `zonal node`: lists nodes, lets them join and removes them.
 
+use super::drain::DrainArgs;
 use super::edit_args::EditArgs;
 use super::node_join;
 use super::target_remove::{self, TargetUse, edit_map};
@@ -26,6 +27,15 @@ pub enum NodeCommand {
         json: bool,
     },
     Join(node_join::JoinArgs),
+    /// Move all objects of a node's targets to other targets of its zone
+    ///
+    /// As `zonal target drain`, for each of them.
+    Drain {
+        #[command(flatten)]
+        drain: DrainArgs,
+        /// The node
+        node: u32,
+    },
     /// Remove a node from the cell
     ///
     /// Its empty targets go with it. While it has a shard, a replica, or a target with files, it is
@@ -48,6 +58,7 @@ impl NodeCommand {
                 Ok(())
             }
             Self::Join(join) => join.run(),
+            Self::Drain { drain, node } => drain.run(|map| Ok(targets_of(map, NodeId(node)))),
             Self::Remove { edit, node } => remove(&edit, NodeId(node)),
         }
     }

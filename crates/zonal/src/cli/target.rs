@@ -2,6 +2,7 @@
 //! removes them.
 
 use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cli::drain::DrainArgs;
 use crate::cli::edit_args::EditArgs;
 use crate::cli::output_args::{OutputArgs, ReportArgs};
 use crate::cli::target_remove::{self, TargetUse, edit_map};
@@ -18,7 +19,8 @@ use zonal_types::{Column, DataId, TargetId};
 use zonal_wire::ObjectEntry;
 use zonal_zonemap::{MapEdit, TargetState};
 
-/// List, export and import the objects of a target; take targets out of use, remove empty ones
+/// List, export and import the objects of a target; drain targets, take them out of use, remove
+/// empty ones
 #[derive(Debug, clap::Subcommand)]
 pub enum TargetCommand {
     /// List objects: data id and column, bytes, allocated bytes
@@ -93,6 +95,17 @@ pub enum TargetCommand {
         #[arg(long, value_name = "N")]
         target: u32,
     },
+    /// Move all objects of a target to other targets of its zone, then take it out of service
+    ///
+    /// Files stay in use. The leading manager does it, also after this command has ended; each new
+    /// target fills its part. The only target of a zone stays. A drained target can be removed.
+    Drain {
+        #[command(flatten)]
+        drain: DrainArgs,
+        /// The target
+        #[arg(long, value_name = "N")]
+        target: u32,
+    },
     /// Let new files use a target again
     Use {
         #[command(flatten)]
@@ -160,6 +173,7 @@ impl TargetCommand {
         match self {
             Self::Disuse { edit, target } => set_use(&edit, target, TargetState::Offline),
             Self::Use { edit, target } => set_use(&edit, target, TargetState::Serving),
+            Self::Drain { drain, target } => drain.run(|_map| Ok(vec![TargetId(target)])),
             Self::Remove {
                 edit,
                 target,
@@ -225,10 +239,13 @@ fn set_use(args: &EditArgs, number: u32, state: TargetState) -> anyhow::Result<(
         return Err(failure.hint(hint).into());
     };
     let text = match state {
-        TargetState::Serving => format!("new files use target {target}"),
         TargetState::Offline => {
             format!("new files do without target {target}; its files stay where they are")
         }
+        _serving if known.state.is_leaving() => {
+            format!("objects that have left target {target} stay away; new files use it again")
+        }
+        _serving => format!("new files use target {target}"),
     };
     if known.state == state {
         console::line(format_args!("{text} already"));

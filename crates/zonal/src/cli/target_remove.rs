@@ -45,6 +45,11 @@ pub fn remove(
     target: TargetId,
     retire: bool,
 ) -> anyhow::Result<()> {
+    if map.target_state(target) == Some(TargetState::Drained) {
+        // The manager has seen that no file needs it.
+        edit_map(cell, map, MapEdit::RemoveTarget { target })?;
+        return Ok(());
+    }
     let remote = RunningTarget::new(cell, map, target)?;
     let sets = sets_of(map, target);
     let is_retired = map.target(target).map(|target| target.state) == Some(TargetState::Offline);

@@ -1,0 +1,269 @@
+//! Drain: moves the objects of targets that leave to other targets
+//! (docs/rfcs/2026-11-27-relocations.md). The leading manager drives it.
+//!
+//! All state is in the map and in the layouts: another manager goes on where this one ended, and
+//! each round may be repeated.
+//!
+//! *Cost* of a round: one call to each shard for 256 files while it looks through all of them, else
+//! for 256 files that are not filled yet. An edit of the map for each fence.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use zonal_types::{ErrorCode, Ino, Instant, MapVersion, ShardId, TargetId};
+use zonal_wire::{DrainStatus, MetaReply, MetaRequest};
+use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
+
+/// Time between two looks through all files while some objects have no place to go, ms.
+const LOOK_AGAIN_MS: u64 = 15_000;
+
+/// Everything that a drain runs on.
+pub trait DrainHost {
+    /// The newest map that the manager decided.
+    fn map(&self) -> Arc<ZoneMap>;
+
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// Edits the map durably.
+    ///
+    /// # Errors
+    /// The edit is refused, or this manager does not lead.
+    fn edit(&self, edit: MapEdit) -> impl Future<Output = Result<MapVersion, ErrorCode>>;
+
+    /// Asks a shard. `None`: no answer.
+    fn ask_shard(
+        &self,
+        shard: ShardId,
+        request: &MetaRequest,
+    ) -> impl Future<Output = Option<MetaReply>>;
+
+    /// Time for which a target may serve by an older map than the manager's, ms.
+    fn lease_ms(&self) -> u64;
+}
+
+/// Counts of a drain.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct DrainCounts {
+    /// Relocations made, changed or dropped in the last round.
+    pub begun: u64,
+    /// Objects on their way.
+    pub filling: u64,
+    /// Those of them that clients may not know.
+    pub unfenced: u64,
+    /// Objects without another copy in service, or without a target to go to.
+    pub stuck: u64,
+}
+
+/// A target that leaves, as this manager knows it.
+#[derive(Debug, Default)]
+struct LeavingTarget {
+    /// All files were looked through and nothing was begun, at this time.
+    looked: Option<Instant>,
+    stuck: u64,
+    /// The last fence, and its version of the map: while a target leaves, the one after which
+    /// nothing was on its way any more.
+    fenced: Option<(Instant, MapVersion)>,
+    /// Its state when it was seen last.
+    state: Option<TargetState>,
+    begun: Option<Instant>,
+    counts: DrainCounts,
+    most: u64,
+}
+
+/// The drains of one reign of a manager.
+#[derive(Debug)]
+pub struct Drains {
+    begin: Instant,
+    targets: BTreeMap<TargetId, LeavingTarget>,
+    /// Targets that are out, and since when this manager knows it.
+    out: BTreeMap<TargetId, Instant>,
+}
+
+impl Drains {
+    /// The drains of a manager that begins to lead.
+    #[must_use]
+    pub fn begin(now: Instant) -> Self {
+        Self {
+            begin: now,
+            targets: BTreeMap::new(),
+            out: BTreeMap::new(),
+        }
+    }
+
+    /// Begins the rebuild of targets that are out for longer than `rebuild_after_ms` (0: never).
+    /// Returns them.
+    pub async fn begin_rebuilds<H: DrainHost>(
+        &mut self,
+        host: &H,
+        rebuild_after_ms: u64,
+    ) -> Vec<TargetId> {
+        let (map, now) = (host.map(), host.now());
+        self.out.retain(|target, _since| map.is_out(*target));
+        let mut begun = Vec::new();
+        for target in &map.targets {
+            let is_known = matches!(
+                target.state,
+                TargetState::Serving | TargetState::Returned | TargetState::Returning
+            );
+            if !is_known || !map.is_out(target.id) {
+                continue;
+            }
+            let since = *self.out.entry(target.id).or_insert(now);
+            if rebuild_after_ms == 0 || now.ms_since(since) < rebuild_after_ms {
+                continue;
+            }
+            let edit = MapEdit::UseTarget {
+                target: target.id,
+                state: TargetState::Rebuilding,
+            };
+            if host.edit(edit).await.is_ok() {
+                begun.push(target.id);
+            }
+        }
+        begun
+    }
+
+    /// One round for each target that leaves or returns. Returns their progress.
+    pub async fn round<H: DrainHost>(&mut self, host: &H) -> Vec<DrainStatus> {
+        let map = host.map();
+        let moving = map
+            .targets
+            .iter()
+            .filter(|target| target.state.is_leaving() || target.state == TargetState::Returning);
+        let moving: Vec<(TargetId, TargetState)> =
+            moving.map(|target| (target.id, target.state)).collect();
+        let is_moving = |id: &TargetId| moving.iter().any(|(target, _)| target == id);
+        self.targets.retain(|id, _| is_moving(id));
+        let mut all = Vec::new();
+        // A target may have a lease of the manager that led before.
+        if host.now().ms_since(self.begin) < host.lease_ms() {
+            return all;
+        }
+        for (target, state) in moving {
+            let mut known = self.targets.remove(&target).unwrap_or_default();
+            if known.state != Some(state) {
+                known = LeavingTarget {
+                    state: Some(state),
+                    ..LeavingTarget::default()
+                };
+            }
+            if let Ok(counts) = step(host, target, state, &mut known).await {
+                known.counts = counts;
+                known.most = known.most.max(counts.filling);
+            }
+            let begun = *known.begun.get_or_insert(host.now());
+            all.push(DrainStatus {
+                target,
+                filling: known.counts.filling,
+                most: known.most,
+                stuck: known.counts.stuck,
+                ms: host.now().ms_since(begun),
+            });
+            self.targets.insert(target, known);
+        }
+        all
+    }
+}
+
+/// The next step for one target.
+async fn step<H: DrainHost>(
+    host: &H,
+    target: TargetId,
+    state: TargetState,
+    known: &mut LeavingTarget,
+) -> Result<DrainCounts, ErrorCode> {
+    let now = host.now();
+    let is_due = |at: Instant| known.stuck > 0 && now.ms_since(at) >= LOOK_AGAIN_MS;
+    let full = known.looked.is_none_or(is_due);
+    // Until then the target may serve by a map without the fence.
+    let is_over = |(at, _): (Instant, MapVersion)| now.ms_since(at) >= host.lease_ms();
+    let returns = state == TargetState::Returning;
+    let settled = match known.fenced {
+        Some(fence) if returns && is_over(fence) => fence.1,
+        Some(_) if returns => return Ok(DrainCounts::default()),
+        _ => MapVersion(0),
+    };
+    let counts = look(host, (target, settled), !full).await?;
+    if full {
+        known.stuck = counts.stuck;
+        known.looked = (counts.begun == 0).then_some(now);
+    }
+    let counts = DrainCounts {
+        stuck: known.stuck,
+        ..counts
+    };
+    if counts.unfenced > 0 {
+        let version = host.edit(MapEdit::RenewEpochs { target }).await?;
+        known.fenced = returns.then(|| (host.now(), version));
+        return Ok(counts);
+    }
+    if counts.begun > 0 || counts.filling > 0 || known.stuck > 0 {
+        if !returns {
+            known.fenced = None;
+        }
+        return Ok(counts);
+    }
+    let Some(fence) = known.fenced else {
+        // The last look is through all files, then the last fence.
+        if !full {
+            known.looked = None;
+            return Ok(counts);
+        }
+        let version = host.edit(MapEdit::RenewEpochs { target }).await?;
+        known.fenced = Some((host.now(), version));
+        return Ok(counts);
+    };
+    if !is_over(fence) {
+        return Ok(counts);
+    }
+    let edit = match state {
+        TargetState::Returning => MapEdit::UseTarget {
+            target,
+            state: TargetState::Returned,
+        },
+        _leaving => MapEdit::Retire { target },
+    };
+    host.edit(edit).await?;
+    Ok(counts)
+}
+
+/// Has all shards look through their files: all, or those that are not filled yet.
+async fn look<H: DrainHost>(
+    host: &H,
+    (target, settled): (TargetId, MapVersion),
+    unfinished: bool,
+) -> Result<DrainCounts, ErrorCode> {
+    let mut sum = DrainCounts::default();
+    for shard in &host.map().shards {
+        let mut after = Ino(0);
+        loop {
+            let request = MetaRequest::RelocateObjects {
+                target,
+                after,
+                unfinished,
+                settled,
+            };
+            let reply = host.ask_shard(shard.id, &request).await;
+            let Some(MetaReply::Relocations {
+                begun,
+                filling,
+                unfenced,
+                stuck,
+                next,
+            }) = reply
+            else {
+                return Err(ErrorCode::NotReady);
+            };
+            sum.begun = sum.begun.saturating_add(begun);
+            sum.filling = sum.filling.saturating_add(filling);
+            sum.unfenced = sum.unfenced.saturating_add(unfenced);
+            sum.stuck = sum.stuck.saturating_add(stuck);
+            match next {
+                Some(next) if next > after => after = next,
+                _ => break,
+            }
+        }
+    }
+    Ok(sum)
+}

@@ -1,0 +1,368 @@
+//! Relocations: gives the objects of a draining target other places, and notes which of them are
+//! filled (docs/rfcs/2026-11-27-relocations.md).
+//!
+//! *Invariant*: an object has a relocation under way only where a place of its column has all
+//! changes.
+
+use super::Result;
+use crate::inode::Inode;
+use crate::keys;
+use crate::tx::Tx;
+use zonal_basics::SplitMix64;
+use zonal_layout::{PlaceUse, object_of, place_use, places_of_column, relocation_of};
+use zonal_types::limits::RELOCATIONS_MAX;
+use zonal_types::{
+    Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, NodeId, Redundancy,
+    Relocation, RelocationState, StripeSetId, TargetId, ZoneId,
+};
+use zonal_wire::MetaReply;
+use zonal_zonemap::ZoneMap;
+use zonal_zonemap::map::{SlotState, TargetState};
+
+/// Files looked at for one reply.
+const FILES_AT_ONCE: usize = 256;
+/// Files changed for one reply: they are one record of the log.
+const CHANGES_AT_ONCE: usize = 64;
+
+/// Counts of one reply.
+#[derive(Debug, Default)]
+struct Counts {
+    begun: u64,
+    filling: u64,
+    unfenced: u64,
+    stuck: u64,
+}
+
+/// A target that may get objects.
+struct Candidate {
+    target: TargetId,
+    node: NodeId,
+    zone: ZoneId,
+}
+
+/// Relocates the objects of a draining target in the files behind `after`.
+pub(crate) fn relocate(
+    tx: &mut Tx<'_>,
+    (target, settled): (TargetId, MapVersion),
+    after: Ino,
+    unfinished: bool,
+) -> Result {
+    let map = tx.env.map;
+    let state = map.target_state(target);
+    let returns = state == Some(TargetState::Returning);
+    if !returns && !state.is_some_and(TargetState::is_leaving) {
+        return Err(ErrorCode::WrongTarget);
+    }
+    if !tx.env.frozen.is_empty() {
+        return Err(ErrorCode::NotReady);
+    }
+    let tag = match unfinished {
+        true => keys::TAG_STALE,
+        false => keys::TAG_INODE,
+    };
+    let (inos, more) = inos_behind(tx, tag, after)?;
+    let candidates = candidates(map);
+    let (mut counts, mut next) = (Counts::default(), None);
+    let mut changed = 0;
+    for ino in inos {
+        if changed >= CHANGES_AT_ONCE {
+            return Ok(reply(&counts, next));
+        }
+        next = Some(ino);
+        let Some(mut inode) = tx.find(ino)? else {
+            continue;
+        };
+        let before = counts.begun;
+        match returns {
+            true => return_file(&mut inode, map, (target, settled), &mut counts),
+            false => relocate_file(&mut inode, map, target, &candidates, &mut counts),
+        }
+        if counts.begun > before {
+            changed += 1;
+            tx.save(inode);
+        }
+    }
+    Ok(reply(&counts, next.filter(|_| more)))
+}
+
+fn reply(counts: &Counts, next: Option<Ino>) -> MetaReply {
+    MetaReply::Relocations {
+        begun: counts.begun,
+        filling: counts.filling,
+        unfenced: counts.unfenced,
+        stuck: counts.stuck,
+        next,
+    }
+}
+
+/// Inodes with a key of this tag behind `after`, and whether there may be more.
+fn inos_behind(tx: &Tx<'_>, tag: u8, after: Ino) -> Result<(Vec<Ino>, bool)> {
+    let mut inos = Vec::new();
+    let behind = |of: &&zonal_types::PartitionId| **of >= after.partition();
+    for partition in tx.env.partitions.iter().filter(behind) {
+        let (start, end) = keys::tag_range(partition.0, tag);
+        tx.kv().scan(&start, &end, &mut |key, _value| {
+            inos.extend(keys::ino_of(key).filter(|ino| *ino > after));
+            inos.len() < FILES_AT_ONCE
+        })?;
+        if inos.len() >= FILES_AT_ONCE {
+            return Ok((inos, true));
+        }
+    }
+    Ok((inos, false))
+}
+
+/// Targets that take new objects.
+fn candidates(map: &ZoneMap) -> Vec<Candidate> {
+    let serving = map.targets.iter().filter(|target| {
+        let serves = target.state.takes_files();
+        serves && !map.is_out(target.id)
+    });
+    let known = serving.filter_map(|target| {
+        Some(Candidate {
+            target: target.id,
+            node: target.node,
+            zone: map.node(target.node)?.zone,
+        })
+    });
+    known.collect()
+}
+
+fn relocate_file(
+    inode: &mut Inode,
+    map: &ZoneMap,
+    target: TargetId,
+    candidates: &[Candidate],
+    counts: &mut Counts,
+) {
+    let layout = inode.layout.clone();
+    let begun = counts.begun;
+    for (index, component) in layout.components.iter().enumerate() {
+        let Some(own) = inode.layout.components.get_mut(index) else {
+            continue;
+        };
+        for object in zonal_layout::objects(component) {
+            relocate_object((own, &layout), map, object, target, candidates, counts);
+        }
+    }
+    if counts.begun > begun {
+        let layout_gen = &mut inode.layout.layout_gen;
+        *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
+    }
+}
+
+/// Ends the relocations of objects that leave a target which is back: those under way are dropped,
+/// those that are filled stay where they are. A target that answers under an older map could still
+/// give the bytes that it had: the fence comes before, and the caller waits for a lease after it.
+fn return_file(
+    inode: &mut Inode,
+    map: &ZoneMap,
+    (target, settled): (TargetId, MapVersion),
+    counts: &mut Counts,
+) {
+    let begun = counts.begun;
+    let before = inode.layout.clone();
+    for (component, known) in inode.layout.components.iter_mut().zip(&before.components) {
+        for relocation in &known.relocations {
+            let at = map.slot_of_place(known, relocation.object);
+            if at.is_none_or(|at| at.slot.target != target) {
+                continue;
+            }
+            match relocation.state {
+                RelocationState::Filling => {
+                    component.relocations.retain(|record| record != relocation);
+                    counts.begun += 1;
+                }
+                RelocationState::Filled if relocation.as_of < settled => {
+                    end_relocation(component, relocation);
+                    counts.begun += 1;
+                }
+                RelocationState::Filled => {
+                    counts.filling += 1;
+                    counts.unfenced += 1;
+                }
+                RelocationState::Settled => {}
+            }
+        }
+    }
+    if counts.begun > begun {
+        let layout_gen = &mut inode.layout.layout_gen;
+        *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
+    }
+}
+
+/// The object lies at its new place alone.
+fn end_relocation(component: &mut Component, filled: &Relocation) {
+    component
+        .relocations
+        .retain(|record| record.object != filled.object);
+    component.relocations.push(Relocation {
+        state: RelocationState::Settled,
+        ..*filled
+    });
+}
+
+fn relocate_object(
+    (component, layout): (&mut Component, &Layout),
+    map: &ZoneMap,
+    object: Column,
+    target: TargetId,
+    candidates: &[Candidate],
+    counts: &mut Counts,
+) {
+    settle(component, map, object);
+    let new_place = Column(
+        object
+            .0
+            .saturating_add(zonal_layout::object_count(component)),
+    );
+    let at = |place| Some(map.slot_of_place(component, place)?.slot.target);
+    let (before, new) = (at(object), at(new_place));
+    match relocation_of(component, object).copied() {
+        None if before == Some(target) => {
+            match destination(component, layout, map, object, candidates) {
+                Some((set, slot)) => {
+                    zonal_types::mark!(ObjectRelocated);
+                    begin(component, map, object, (set, slot));
+                    counts.begun += 1;
+                    counts.filling += 1;
+                    counts.unfenced += 1;
+                }
+                None => counts.stuck += 1,
+            }
+        }
+        Some(found) if found.state == RelocationState::Filling && new == Some(target) => {
+            // Its new target leaves, too: the object stays at the place before.
+            component.relocations.retain(|record| *record != found);
+            counts.begun += 1;
+            counts.filling += 1;
+        }
+        Some(found) if found.state == RelocationState::Filling && before == Some(target) => {
+            counts.filling += 1;
+            counts.unfenced += u64::from(!map.is_fenced(component, found.as_of));
+        }
+        // It waits for the drain of the place before.
+        Some(_filled) if new == Some(target) => counts.stuck += 1,
+        _ => {}
+    }
+}
+
+/// Ends a relocation whose place before is gone for good.
+fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
+    let Some(found) = relocation_of(component, object).copied() else {
+        return;
+    };
+    let before = map.slot_of_place(component, object);
+    let is_gone = before.is_some_and(|before| {
+        let state = map.target(before.slot.target).map(|target| target.state);
+        before.slot.state == SlotState::Out && matches!(state, None | Some(TargetState::Drained))
+    });
+    if found.state == RelocationState::Filled && is_gone {
+        end_relocation(component, &found);
+    }
+}
+
+fn begin(component: &mut Component, map: &ZoneMap, object: Column, place: (StripeSetId, u16)) {
+    if component.redundancy == Redundancy::None {
+        component.redundancy = Redundancy::Copies { copies: 1, step: 0 };
+    }
+    component.relocations.push(Relocation {
+        object,
+        set: place.0,
+        slot: place.1,
+        state: RelocationState::Filling,
+        as_of: map.version,
+    });
+}
+
+/// The slot for an object that leaves its place: on a node without another copy of the column,
+/// else on another target. `None`: nothing has the bytes, or no target is left.
+fn destination(
+    component: &Component,
+    layout: &Layout,
+    map: &ZoneMap,
+    object: Column,
+    candidates: &[Candidate],
+) -> Option<(StripeSetId, u16)> {
+    let column = object.0 % component.count.max(1);
+    let has_source = !map.whole_places(layout, component, column, true).is_empty();
+    if !has_source || component.relocations.len() >= RELOCATIONS_MAX {
+        return None;
+    }
+    let slot = map.slot_of_place(component, object)?;
+    let zone = map.set(slot.set)?.zone;
+    let places: Vec<(Column, TargetId)> = places_of_column(component, column)
+        .filter_map(|place| Some((place, map.slot_of_place(component, place)?.slot.target)))
+        .collect();
+    let others = places.iter().filter(|(place, _)| {
+        object_of(component, *place) != object && place_use(component, *place) != PlaceUse::Left
+    });
+    let nodes: Vec<NodeId> = others
+        .filter_map(|(_, target)| Some(map.target(*target)?.node))
+        .collect();
+    let is_free = |candidate: &&Candidate| {
+        (zone == ZoneId::CELL || candidate.zone == zone)
+            && places.iter().all(|(_, target)| *target != candidate.target)
+    };
+    let rank = |candidate: &&Candidate| {
+        // Each object orders the targets in its own way: they share the objects equally.
+        let number = (u64::from(object.0) << 32) | u64::from(candidate.target.0);
+        let order = SplitMix64(component.data_id.0 ^ SplitMix64(number).bits()).bits();
+        (nodes.contains(&candidate.node), order)
+    };
+    let mut free: Vec<&Candidate> = candidates.iter().filter(is_free).collect();
+    free.sort_by_cached_key(rank);
+    let mut slots = free
+        .into_iter()
+        .filter_map(|candidate| map.open_slot_of(candidate.target, component.set));
+    slots.next()
+}
+
+/// True where a target fills an object of the file.
+pub(super) fn is_filled_by(layout: &Layout, map: &ZoneMap, target: TargetId) -> bool {
+    layout.relocations().any(|relocation| {
+        let slot = map.set(relocation.set);
+        let slot = slot.and_then(|set| set.slots.get(usize::from(relocation.slot)));
+        relocation.state == RelocationState::Filling && slot.is_some_and(|of| of.target == target)
+    })
+}
+
+/// Notes the objects that a target has filled. Not while its other copies of the file are stale.
+pub(super) fn fill(
+    layout: &mut Layout,
+    map: &ZoneMap,
+    target: TargetId,
+    filled: &[(DataId, Column)],
+    now: MapVersion,
+) {
+    if layout.is_stale(target) {
+        return;
+    }
+    for component in &mut layout.components {
+        let data_id = component.data_id;
+        for relocation in &mut component.relocations {
+            let set = map.set(relocation.set);
+            let slot = set.and_then(|set| set.slots.get(usize::from(relocation.slot)));
+            let is_its = slot.is_some_and(|slot| slot.target == target)
+                && filled.contains(&(data_id, relocation.object));
+            if is_its && relocation.state == RelocationState::Filling {
+                zonal_types::mark!(RelocationFilled);
+                relocation.state = RelocationState::Filled;
+                relocation.as_of = now;
+            }
+        }
+    }
+    // A target that has no place of the file any more needs no mark.
+    let components = layout.components.clone();
+    let is_used = |target: &TargetId| {
+        let mut components = components.iter();
+        components.any(|component| {
+            zonal_layout::places(component).any(|place| {
+                let slot = map.slot_of_place(component, place);
+                place_use(component, place) == PlaceUse::Main
+                    && slot.is_some_and(|of| of.slot.target == *target)
+            })
+        })
+    };
+    layout.stale.retain(is_used);
+}
