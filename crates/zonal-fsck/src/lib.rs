@@ -10,6 +10,8 @@
 //! | the root and the zone map with first-level directories | [`junctions`] |
 //! | directories of a shard with the tree that they form | [`directory_tree`] |
 //!
+//! [`survival`] judges which files are lost or endangered, from layouts and the zone map alone.
+//!
 //! The input is streams of facts of fixed size, which the caller sorts. Memory is bounded by
 //! [`directory_tree::DIRECTORIES_MAX`] and by the number of objects of one file.
 #![forbid(unsafe_code)]
@@ -21,5 +23,6 @@ mod finding_codec;
 pub mod junctions;
 pub mod objects;
 pub mod ranges;
+pub mod survival;
 
 pub use finding::{Class, Finding, FindingKind, FindingPlace, StoreFault};
