@@ -66,7 +66,7 @@ impl Recovery {
 
 fn count(cell: &CellHandle, map: &ZoneMap) -> StaleCounts {
     let mut counts = StaleCounts::default();
-    for shard in map.shards.iter().filter(|shard| shard.id != ShardId(0)) {
+    for shard in &map.shards {
         if count_of(cell, map, shard, &mut counts).is_none() {
             counts.silent.push(shard.id);
         }
