@@ -2,11 +2,12 @@
 
 use super::connection::CellHandle;
 use crate::exit::{Failure, UNREACHABLE};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use zonal_basics::const_u32;
-use zonal_types::NodeId;
 use zonal_types::limits::EVENTS_LISTED_MAX;
-use zonal_wire::{CellEvent, KnownState, ManagerReply, ManagerRequest, StateCause};
+use zonal_types::{NodeId, TargetId};
+use zonal_wire::{CellEvent, KnownState, ManagerReply, ManagerRequest, NodeState, StateCause};
+use zonal_zonemap::ZoneMap;
 
 /// States of all nodes; none of a manager that does not tell them.
 pub fn node_states(cell: &CellHandle) -> BTreeMap<NodeId, KnownState> {
@@ -24,6 +25,20 @@ pub fn node_states(cell: &CellHandle) -> BTreeMap<NodeId, KnownState> {
             _ => return states,
         }
     }
+}
+
+/// Nodes that the manager knows as down: their targets do not answer, whether they are out in the
+/// map or not.
+pub fn down_nodes(states: &BTreeMap<NodeId, KnownState>) -> BTreeSet<NodeId> {
+    let down = states.values().filter(|of| of.state == NodeState::Down);
+    down.map(|known| known.node).collect()
+}
+
+/// Targets of these nodes.
+pub fn targets_of(map: &ZoneMap, nodes: &BTreeSet<NodeId>) -> BTreeSet<TargetId> {
+    let of_nodes = map.targets.iter();
+    let of_nodes = of_nodes.filter(|target| nodes.contains(&target.node));
+    of_nodes.map(|target| target.id).collect()
 }
 
 /// Events behind a number, with the number of the oldest one that the manager keeps.

@@ -1,11 +1,12 @@
 //! `zonal status`: asks every server of the cell at once.
 
+mod copies;
+mod directories;
+
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
 use crate::cell::node_states::{cause_text, node_states};
-use crate::cell::node_status::{
-    NodeStatus, TargetCapacity, directory_paths, directory_sums, look_at_all,
-};
+use crate::cell::node_status::{NodeStatus, TargetCapacity, look_at_all};
 use crate::cli::fs::cat_stat::date;
 use crate::cli::traffic_sum::TrafficSum;
 use crate::console;
@@ -14,9 +15,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use zonal_basics::byte_size;
-use zonal_types::{Ino, NodeId, ShardId, ZoneId};
-use zonal_wire::{DirectoryTraffic, KnownState, NodeState};
+use zonal_types::{NodeId, ShardId, ZoneId};
+use zonal_wire::{KnownState, NodeState};
 use zonal_zonemap::{Node, ZoneMap};
+
+use copies::CopySummary;
+use directories::{directories_json, print_directories};
 
 /// Show zones, nodes, targets, capacity and health
 ///
@@ -40,11 +44,19 @@ impl Status {
         let map = cell.map()?;
         let cell = cell.with_deadline(STATUS_DEADLINE);
         let states = node_states(&cell);
-        let seen = look_at_all(&cell, &map);
+        let (seen, copies) = std::thread::scope(|scope| {
+            let seen = scope.spawn(|| look_at_all(&cell, &map));
+            let copies = CopySummary::look(&cell, &map, &states);
+            (seen.join(), copies)
+        });
+        let seen = seen.map_err(|_panic| anyhow::anyhow!("a thread panicked"))?;
         if self.json {
-            console::json(format_args!("{:#}", to_json(&cell, &map, (&seen, &states))));
+            let mut all = to_json(&cell, &map, (&seen, &states));
+            all["copies"] = copies.json();
+            console::json(format_args!("{all:#}"));
         } else {
             print(&cell, &map, (&seen, &states));
+            copies.lines().into_iter().for_each(console::line);
         }
         let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
         if bad > 0 {
@@ -261,29 +273,6 @@ fn print_traffic(map: &ZoneMap, seen: &[NodeStatus]) {
     console::table(&rows);
 }
 
-/// Number of directories in the table for people.
-const DIRECTORIES_SHOWN: usize = 10;
-
-fn print_directories(cell: &CellHandle, seen: &[NodeStatus]) {
-    let mut sums = directory_sums(seen);
-    if sums.is_empty() {
-        return;
-    }
-    sums.sort_by_key(|entry| std::cmp::Reverse(entry.traffic.total()));
-    sums.truncate(DIRECTORIES_SHOWN);
-    let paths = directory_paths(cell, sums.iter().map(|entry| entry.dir));
-    let mut rows = vec![traffic_header("DIRECTORY BYTES")];
-    for DirectoryTraffic { dir, traffic } in sums {
-        let title = match paths.get(&dir) {
-            Some(path) => path.clone(),
-            None if dir == Ino(0) => "others".into(),
-            None => format!("inode {dir}"),
-        };
-        rows.push(TrafficSum(traffic).row(title));
-    }
-    console::table(&rows);
-}
-
 fn state_json(known: Option<&KnownState>) -> Value {
     let by = known.map_or(&[][..], |known| &known.by);
     json!({
@@ -292,16 +281,6 @@ fn state_json(known: Option<&KnownState>) -> Value {
         "why": known.map(|known| cause_text(known.cause, &known.by)),
         "by": by.iter().map(|by| by.0).collect::<Vec<_>>(),
     })
-}
-
-fn directories_json(cell: &CellHandle, seen: &[NodeStatus]) -> Vec<Value> {
-    let sums = directory_sums(seen);
-    let paths = directory_paths(cell, sums.iter().map(|entry| entry.dir));
-    let shown = sums.into_iter().map(|DirectoryTraffic { dir, traffic }| {
-        let traffic = TrafficSum(traffic).json();
-        json!({"inode": dir.0, "path": paths.get(&dir), "traffic": traffic})
-    });
-    shown.collect()
 }
 
 fn to_json(cell: &CellHandle, map: &ZoneMap, (seen, states): (&[NodeStatus], &States)) -> Value {
