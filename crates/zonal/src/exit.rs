@@ -31,6 +31,9 @@ pub const NOT_FOUND: u8 = 7;
 /// `zonal fsck` could not check, or could not print its findings.
 pub const NOT_CHECKED: u8 = 8;
 
+/// `zonal files` listed files.
+pub const FILES_FOUND: u8 = 9;
+
 /// A signal interrupted a copy, which cleaned up.
 pub const INTERRUPTED: u8 = 130;
 
@@ -56,6 +59,10 @@ pub const TABLE: &[(u8, &str)] = &[
     (
         NOT_CHECKED,
         "`zonal fsck` could not check, or not print its findings (its 1: all findings were repaired; its 4: findings are left)",
+    ),
+    (
+        FILES_FOUND,
+        "`zonal files` listed files: lost, unavailable or endangered, or so with `--if-lost`",
     ),
     (
         INTERRUPTED,

@@ -88,6 +88,7 @@ impl Page {
         // So does a testbed whose rates are off, as on a machine that is busy with other work.
         let expected: &[i32] = match name {
             "fsck" => &[4],
+            "files" => &[0, 9],
             "testbed check" => &[0, 1],
             _ => &[0],
         };
@@ -139,6 +140,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     page.compare("place", &mut of_cell(&["place", "/d/f", "/d"]));
     page.compare("jobs", report_job(&cell, &mut of_cell(&["jobs"])));
     page.compare("status", &mut of_cell(&["status"]));
+    lost_files(&mut page, &mut of_cell(&["files", "--if-lost", "zone:1"]));
     page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
     for noun in ["session", "shard", "node", "token", "zone"] {
@@ -186,6 +188,12 @@ fn outputs_have_the_shapes_that_the_page_describes() {
         left.is_empty() || !can_mount() || !has_testbed,
         "not shown: {left:?}"
     );
+}
+
+/// A command that lists files.
+fn lost_files(page: &mut Page, command: &mut Command) {
+    let found = page.compare("files", command);
+    assert!(found.len() > 1, "no file would be lost: {found:?}");
 }
 
 /// Commands that need a mount.

@@ -50,7 +50,8 @@ impl Drop for ShardBackup<'_> {
 }
 
 impl<'a> ShardBackup<'a> {
-    fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
+    /// Takes a snapshot of a shard. `Busy` where another command has one.
+    pub fn fix(cell: &'a CellHandle, map: &ZoneMap, shard: &Shard) -> anyhow::Result<Self> {
         let begin = AdminRequest::SnapshotBegin { shard: shard.id };
         let begun = cell.admin_of_shard(map, shard, &begin);
         let (reply, node) = begun.with_context(|| format!("shard {}", shard.id))?;

@@ -8,6 +8,7 @@ mod drain;
 mod dump;
 mod edit_args;
 mod events;
+mod files;
 mod fs;
 mod fsck;
 mod jobs;
@@ -73,6 +74,7 @@ enum Command {
     Top(top::Top),
     Events(events::Events),
     Recovery(recovery::Recovery),
+    Files(files::Files),
     #[command(subcommand)]
     Node(node::NodeCommand),
     #[command(subcommand)]
@@ -147,6 +149,7 @@ impl Cli {
             Command::Top(command) => command.run(),
             Command::Events(command) => command.run(),
             Command::Recovery(command) => command.run(),
+            Command::Files(command) => command.run(),
             Command::Node(command) => command.run(),
             Command::Token(command) => command.run(),
             Command::Zone(command) => command.run(),

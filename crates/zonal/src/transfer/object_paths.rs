@@ -14,6 +14,8 @@ use zonal_types::{ClientId, Credentials, DataId, ErrorCode, Ino, NodeId, ZoneId}
 
 /// Most entries cached; when full, the cache is emptied.
 const ENTRIES_MAX: usize = 1 << 20;
+/// Most directories with a cached path; when full, the cache is emptied.
+const DIRECTORIES_MAX: usize = 65_536;
 /// Most levels of directories; a longer chain of parents is a cycle.
 const DEPTH_MAX: usize = 2048;
 
@@ -23,6 +25,8 @@ pub struct ObjectPaths {
     who: Credentials,
     known: BTreeMap<Ino, BTreeMap<Ino, String>>,
     entries: usize,
+    /// Paths of directories, for [`Self::path_in`].
+    directories: BTreeMap<Ino, Option<String>>,
 }
 
 impl ObjectPaths {
@@ -47,6 +51,7 @@ impl ObjectPaths {
             },
             known: BTreeMap::new(),
             entries: 0,
+            directories: BTreeMap::new(),
         })
     }
 
@@ -69,6 +74,21 @@ impl ObjectPaths {
         }
         parts.reverse();
         Some(format!("/{}", parts.join("/")))
+    }
+
+    /// As [`Self::path_of`], for an inode that is probably in this directory. The directory is
+    /// looked up once for all its files.
+    pub fn path_in(&mut self, dir: Ino, ino: Ino) -> Option<String> {
+        let Some(name) = self.name_in(dir, ino) else {
+            return self.path_of(ino);
+        };
+        if self.directories.len() >= DIRECTORIES_MAX {
+            self.directories.clear();
+        }
+        let known = self.directories.get(&dir).cloned();
+        let above = known.unwrap_or_else(|| self.path_of(dir));
+        self.directories.insert(dir, above.clone());
+        Some(format!("{}/{name}", above?.trim_end_matches('/')))
     }
 
     fn name_in(&mut self, dir: Ino, wanted: Ino) -> Option<String> {
