@@ -4,8 +4,8 @@
 //! All state is in the map and in the layouts: another manager goes on where this one ended, and
 //! each round may be repeated.
 //!
-//! *Cost* of a round: one call to each shard for 256 files while it looks through all of them, else
-//! for 256 files that are not filled yet. An edit of the map for each fence.
+//! *Cost* of a round: one call to each shard for 256 files: of all files at first, then of those
+//! that are not filled yet. An edit of the map for each fence.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -37,6 +37,9 @@ pub trait DrainHost {
         shard: ShardId,
         request: &MetaRequest,
     ) -> impl Future<Output = Option<MetaReply>>;
+
+    /// Takes a target out whose server has ended, without a client that reports it.
+    fn take_out_silent(&self, target: TargetId);
 
     /// Time for which a target may serve by an older map than the manager's, ms.
     fn lease_ms(&self) -> u64;
@@ -106,7 +109,11 @@ impl Drains {
                 target.state,
                 TargetState::Serving | TargetState::Returned | TargetState::Returning
             );
-            if !is_known || !map.is_out(target.id) {
+            if !is_known {
+                continue;
+            }
+            if !map.is_out(target.id) {
+                host.take_out_silent(target.id);
                 continue;
             }
             let since = *self.out.entry(target.id).or_insert(now);
@@ -205,16 +212,16 @@ async fn step<H: DrainHost>(
         return Ok(counts);
     }
     let Some(fence) = known.fenced else {
-        // The last look is through all files, then the last fence.
-        if !full {
-            known.looked = None;
-            return Ok(counts);
-        }
         let version = host.edit(MapEdit::RenewEpochs { target }).await?;
         known.fenced = Some((host.now(), version));
         return Ok(counts);
     };
     if !is_over(fence) {
+        return Ok(counts);
+    }
+    // The last look is through all files.
+    if !full {
+        known.looked = None;
         return Ok(counts);
     }
     let edit = match state {

@@ -1,5 +1,5 @@
-//! Drains and rebuilds of a manager: a thread beside it that moves the objects of targets that leave
-//! ([`zonal_driver::drain`]), while this manager leads.
+//! Drains and rebuilds of a manager: a thread beside it that moves the objects of targets that
+//! leave ([`zonal_driver::drain`]), while this manager leads.
 
 use crate::clock;
 use crate::manager_link::ManagerLink;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use zonal_driver::at_once;
 use zonal_driver::drain::{DrainHost, Drains};
 use zonal_types::limits::TARGET_LEASE_WAIT_MS;
-use zonal_types::{ErrorCode, Instant, MapVersion, ShardId};
+use zonal_types::{ErrorCode, Instant, MapVersion, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -54,6 +54,10 @@ impl DrainHost for Reign<'_> {
     async fn ask_shard(&self, shard: ShardId, request: &MetaRequest) -> Option<MetaReply> {
         let asked = self.link.peers.shard(&self.link.map, shard, request);
         asked.inspect_err(|_error| self.link.map.refresh()).ok()
+    }
+
+    fn take_out_silent(&self, target: TargetId) {
+        self.role.take_out_down(target);
     }
 
     fn lease_ms(&self) -> u64 {

@@ -43,6 +43,12 @@ pub enum FaultKind {
     CalendarJump,
     /// A partition began to move to another shard.
     Move,
+    /// A target's objects began to move to others.
+    Drain,
+    /// A drain was ended before its time.
+    DrainEnded,
+    /// A target was lost for good.
+    TargetLost,
     /// A bit of a segment was flipped.
     FlippedBit,
     /// A write to a segment went to another place.
@@ -67,7 +73,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 32] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -87,6 +93,9 @@ impl FaultKind {
         Self::Drift,
         Self::CalendarJump,
         Self::Move,
+        Self::Drain,
+        Self::DrainEnded,
+        Self::TargetLost,
         Self::FlippedBit,
         Self::MisdirectedWrite,
         Self::LostWrite,
@@ -121,6 +130,9 @@ impl FaultKind {
             Self::LentReadLate => "lent memory read late",
             Self::Drift => "clock drifts",
             Self::CalendarJump => "calendar jumps",
+            Self::Drain => "drains",
+            Self::DrainEnded => "drains ended",
+            Self::TargetLost => "targets lost",
             Self::Move => "partitions moved",
             Self::FlippedBit => "bits flipped",
             Self::MisdirectedWrite => "writes misdirected",

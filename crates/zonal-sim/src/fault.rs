@@ -42,6 +42,8 @@ pub struct FaultPlan {
     pub media: bool,
     /// Partitions move between the shards of a zone.
     pub moves: bool,
+    /// Targets are drained, and lost.
+    pub drains: bool,
     /// Clocks have errors.
     pub clocks: bool,
     /// Faults of the network.
@@ -60,6 +62,7 @@ impl FaultPlan {
         group_power: false,
         media: false,
         moves: false,
+        drains: false,
         clocks: false,
         links: LinkFaults::NONE,
     };
@@ -90,6 +93,7 @@ impl FaultPlan {
             group_power: false,
             media,
             moves: false,
+            drains: false,
             clocks: rng.chance(500),
             links,
         }
@@ -101,6 +105,10 @@ pub fn begin(world: &Rc<World>, plan: FaultPlan, rng: &mut SimRng) {
     world.network.set_faults(plan.links);
     if plan.moves {
         let orders = crate::moves::order(world.clone(), rng.fork(77));
+        world.clock.spawn(NETWORK, orders);
+    }
+    if plan.drains {
+        let orders = crate::drains::order(world.clone(), rng.fork(78));
         world.clock.spawn(NETWORK, orders);
     }
     if plan.every_ms == 0 {
@@ -245,6 +253,22 @@ impl Injector {
             return self.replica_outage(&replicas).await;
         }
         let victim = self.server();
+        // A second failure before the rebuild has ended may be one too many.
+        let is_storage = world.storage_indices().contains(&victim);
+        if world.is_rebuilding() && is_storage {
+            return;
+        }
+        if is_storage {
+            world.count_storage_fault(1);
+        }
+        self.outage_of(victim).await;
+        if is_storage {
+            world.count_storage_fault(-1);
+        }
+    }
+
+    async fn outage_of(&mut self, victim: usize) {
+        let world = self.world.clone();
         match self.rng.below(100) {
             0..50 => {
                 self.count(FaultKind::Kill);

@@ -20,6 +20,7 @@ pub mod clock_skew;
 pub mod coverage;
 mod coverage_marks;
 pub mod disk;
+pub mod drains;
 pub mod fault;
 pub mod member_disk;
 pub mod meta_node;

@@ -4,6 +4,7 @@
 //! The driver is the server's ([`zonal_driver::shard`]). Its host is simulated ([`host`]), and bugs
 //! are planted beside it.
 
+mod drains;
 mod host;
 mod lent_ends;
 mod manager;

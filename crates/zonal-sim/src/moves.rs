@@ -59,7 +59,11 @@ fn choose(world: &World, rng: &mut SimRng) -> Option<(Rc<MetaNode>, PartitionId,
 }
 
 /// The answer of a process, where it has one; the process may be killed meanwhile.
-async fn ask(world: &Rc<World>, node: &Rc<MetaNode>, request: MetaRequest) -> Option<MetaReply> {
+pub(crate) async fn ask(
+    world: &Rc<World>,
+    node: &Rc<MetaNode>,
+    request: MetaRequest,
+) -> Option<MetaReply> {
     let (node, cell) = (node.clone(), world.map.borrow().cell);
     let answer = Rc::new(std::cell::RefCell::new(None));
     let told = answer.clone();

@@ -42,6 +42,8 @@ pub enum Plant {
     MarksAreForgotten,
     /// Targets fill their stale copies with nothing.
     FillsAreEmpty,
+    /// The manager of a drain goes on without fences.
+    FencesAreSkipped,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -83,7 +85,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 34] = [
+pub const PLANTS: [(&str, Plant); 35] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -101,6 +103,7 @@ pub const PLANTS: [(&str, Plant); 34] = [
     ("copies-shifted", Plant::CopiesAreShifted),
     ("marks-forgotten", Plant::MarksAreForgotten),
     ("fills-empty", Plant::FillsAreEmpty),
+    ("fences-skipped", Plant::FencesAreSkipped),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

@@ -86,6 +86,11 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
             client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
+            if world.size().copies > 1 {
+                set_placement(&client, mortal, Placement::Zone, &redundancy)
+                    .await
+                    .map_err(text)?;
+            }
             programs.mortal_dir.set(mortal);
             programs.shared_at.set((shared, baton.file.ino));
             let watched = create(&client, shared, "watched", true)

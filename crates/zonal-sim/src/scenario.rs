@@ -67,10 +67,13 @@ pub enum Scenario {
     Moves,
     /// The programs of `Kill`, `Appends` or `Locks` on files with copies.
     Copies,
+    /// The programs of `Copies`, also on files with one copy, while targets are drained, and some
+    /// are lost for good.
+    Drains,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 14] = [
+pub const SCENARIOS: [(&str, Scenario); 15] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -85,6 +88,7 @@ pub const SCENARIOS: [(&str, Scenario); 14] = [
     ("maps", Scenario::Maps),
     ("moves", Scenario::Moves),
     ("copies", Scenario::Copies),
+    ("drains", Scenario::Drains),
 ];
 
 impl Scenario {
@@ -169,12 +173,14 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         },
         replicas: 1,
         copies: 1,
+        drains: false,
     };
     let (size, scenario) = match scenario {
         Scenario::Replicas => (replicated(size), kill_or_power(&mut rng)),
         Scenario::Maps => (replicated(size), Scenario::Maps),
         Scenario::Moves => moved(size, &mut rng),
         Scenario::Copies => copied(size, &mut rng),
+        Scenario::Drains => drained(size, &mut rng),
         scenario => (size, scenario),
     };
     let has_power = |rng: &mut SimRng| match scenario {
@@ -188,6 +194,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         FaultPlan::NONE
     };
     plan.moves = chosen == Scenario::Moves;
+    plan.drains = chosen == Scenario::Drains;
     if size.replicas > 1 {
         plan.group_power = power;
         // An election takes a second or two.
@@ -277,6 +284,18 @@ fn copied(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
     (size, scenario)
 }
 
+/// The cell of a run with drains, and the scenario whose programs it has.
+fn drained(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let (size, scenario) = copied(size, rng);
+    let size = CellSize {
+        targets: size.targets.max(3) + 1,
+        copies: if rng.chance(400) { 1 } else { size.copies },
+        drains: true,
+        ..size
+    };
+    (size, scenario)
+}
+
 struct Run {
     world: Rc<World>,
     scenario: Scenario,
@@ -337,6 +356,7 @@ impl Run {
         }
         healing::wait(world, SESSIONS_END_MS);
         healing::end_moves(world);
+        healing::end_drains(world);
         self.phase(
             "final checks",
             self.programs.clone().compare(world.clone(), rng.fork(5)),

@@ -20,6 +20,7 @@ use crate::rng::SimRng;
 use crate::storage_node;
 use servers::{Kind, Server, join, replica_server};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::TargetConfig;
@@ -46,6 +47,8 @@ pub struct CellSize {
     pub replicas: u32,
     /// Copies of the files' columns.
     pub copies: u16,
+    /// Targets are drained.
+    pub drains: bool,
 }
 
 impl CellSize {
@@ -60,6 +63,7 @@ impl CellSize {
             target: storage_node::LARGE,
             replicas: 1,
             copies: 1,
+            drains: false,
         }
     }
 }
@@ -81,6 +85,10 @@ pub struct World {
     /// Checks the map of the group.
     pub map_history: Rc<MapHistory>,
     servers: Vec<Server>,
+    /// Indices of servers that never start again.
+    lost: RefCell<BTreeSet<usize>>,
+    /// Faults of storage servers under way.
+    storage_faults: Cell<i64>,
     size: CellSize,
     plant: Plant,
     rng: RefCell<SimRng>,
@@ -169,6 +177,8 @@ impl World {
             history: Rc::default(),
             map_history: Rc::default(),
             servers,
+            lost: RefCell::default(),
+            storage_faults: Cell::new(0),
             size,
             plant,
             rng: RefCell::new(rng),

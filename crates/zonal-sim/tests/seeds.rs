@@ -85,6 +85,10 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "FillOvertaken",
         "DamageRepaired",
         "SecondCopyAsked",
+        // Of the scenario `drains` (tests/drains.rs).
+        "ObjectRelocated",
+        "LatePlaceChanged",
+        "RelocationFilled",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",
@@ -225,6 +229,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),
+        // An old place is read, or a new one misses a change.
+        Plant::FencesAreSkipped => ("the model", Scenario::Drains),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

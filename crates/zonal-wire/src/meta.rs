@@ -417,9 +417,9 @@ codec_enum! {
         /// Target to shard: the file with these bytes, where it has one. Reply `Files`.
         CopiesOf = 112 { data_id: DataId },
         /// Manager to shard: gives each object on a draining target a relocation, for files behind
-        /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target that
-        /// is back it ends them: `settled` is the version of the last fence that all targets know.
-        /// Reply `Relocations`. `WrongTarget`: the shard does not know that the target is draining.
+        /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target
+        /// that is back it ends them: `settled` is the version of the last fence that all targets
+        /// know. Reply `Relocations`. `WrongTarget`: the shard does not know that the target is draining.
         /// `NotReady`: a partition is on its way to another shard.
         RelocateObjects = 113 { target: TargetId, after: Ino, unfinished: bool, settled: MapVersion },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
@@ -551,8 +551,8 @@ codec_enum! {
         Joined = 62 { partitions: Vec<PartitionId> },
         /// `next`: where to go on; none where these are the last.
         Files = 63 { files: Vec<(Ino, FileData)>, next: Option<Ino> },
-        /// Objects of a draining target in the files looked at. `begun`: relocations made, changed or
-        /// dropped now. `filling`: under way. `unfenced`: those of them that clients with older
+        /// Objects of a draining target in the files looked at. `begun`: relocations made, changed
+        /// or dropped now. `filling`: under way. `unfenced`: those of them that clients with older
         /// layouts may not know. `stuck`: objects without another copy in service, or without a
         /// place. `next`: where to go on; none where these are the last.
         Relocations = 64 {

@@ -1,10 +1,10 @@
 //! Changes beside relocations: while an object moves, a change goes to both of its places
 //! (docs/rfcs/2026-11-27-relocations.md).
 //!
-//! A relocation may begin after the pieces of a change were made. The target of the place before then
-//! refuses the change, and the client gets the layout with the new place. So after a change it looks
-//! whether the layout has new places that the change has not reached. A file without relocations
-//! costs one look at its layout.
+//! A relocation may begin after the pieces of a change were made. The target of the place before
+//! then refuses the change, and the client gets the layout with the new place. So after a change it
+//! looks whether the layout has new places that the change has not reached. A file without
+//! relocations costs one look at its layout.
 
 use crate::client::ClientCall;
 use crate::file::batch::Batch;

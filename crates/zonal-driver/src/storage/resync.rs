@@ -267,8 +267,8 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 }
 
-/// The objects of a file that a target has to fill, each with a copy that has all changes: where its
-/// copies are stale, and where it gets an object by a relocation.
+/// The objects of a file that a target has to fill, each with a copy that has all changes. Its own
+/// copies are stale, or it gets the object by a relocation.
 ///
 /// # Errors
 /// `StaleEpoch` where the file's layout is older than an outage that the map knows: it may lack

@@ -151,9 +151,11 @@ fn relocate_file(
     }
 }
 
-/// Ends the relocations of objects that leave a target which is back: those under way are dropped,
-/// those that are filled stay where they are. A target that answers under an older map could still
-/// give the bytes that it had: the fence comes before, and the caller waits for a lease after it.
+/// Ends the relocations of objects that leave a target which is back. Those under way are dropped,
+/// those that are filled stay where they are.
+///
+/// A target that answers under an older map could still give the bytes that it had. So `settled` is
+/// a fence that is older than a lease.
 fn return_file(
     inode: &mut Inode,
     map: &ZoneMap,

@@ -1,7 +1,8 @@
 //! Stale copies: marks the targets whose copies of a file miss changes, and removes the marks once
 //! they are filled (docs/rfcs/2026-11-27-outages.md).
 //!
-//! *Invariant*: each column of a file with copies has one on a target without a mark.
+//! *Invariant*: each column of a file with copies has one on a target without a mark, which was in
+//! service when the others were marked.
 
 use super::{Result, relocations};
 use crate::inode::Inode;
@@ -163,11 +164,12 @@ fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<boo
     if stale == layout.stale {
         return Ok(false);
     }
-    let is_stale = |target: &TargetId| stale.binary_search(target).is_ok();
+    // A copy that is out may never come back: the marked one would be the last then.
+    let is_no_use = |target: &TargetId| stale.binary_search(target).is_ok() || map.is_out(*target);
     for component in &layout.components {
         for column in 0..component.count {
             let copies = copies_of(component, column, map)?;
-            if copies.len() > 1 && copies.iter().all(is_stale) {
+            if copies.len() > 1 && copies.iter().all(is_no_use) {
                 return Err(ErrorCode::Io);
             }
         }

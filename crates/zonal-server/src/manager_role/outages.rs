@@ -145,6 +145,16 @@ impl ManagerRole {
         Ok(reply)
     }
 
+    /// Takes a target out whose node is down, where that is allowed now.
+    pub(crate) fn take_out_down(&self, target: TargetId) {
+        let known = self.newest_map();
+        let node = known.target(target).map(|target| target.node);
+        if node.is_some_and(|node| self.is_down(node) && self.parts.alone_on != Some(node)) {
+            // The next round asks again.
+            self.take_out(target).ok();
+        }
+    }
+
     /// Puts a target back into service.
     pub(super) fn put_back(&self, target: TargetId) -> Result<ManagerReply, ManagerError> {
         let was_out = self.newest_map().is_out(target);

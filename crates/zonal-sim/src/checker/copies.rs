@@ -15,9 +15,23 @@ pub fn check(world: &World) {
     let found = Found::of(world);
     let mut bytes: BTreeMap<(TargetId, ObjectId), Vec<u8>> = BTreeMap::new();
     for node in world.storage_nodes() {
-        for (object, _stat) in node.objects() {
+        for (object, stat) in node.objects() {
+            let owner = found.owners.get(&object.data_id);
             match node.contents(object) {
-                Some(contents) => drop(bytes.insert((node.id(), object), contents)),
+                Some(mut contents) => {
+                    // A target that has not seen a truncation cuts the object with its next request.
+                    if let Some((inode, component)) =
+                        owner.filter(|(inode, _)| inode.truncate_seq > stat.truncate_seq)
+                    {
+                        let size = inode.truncate_size;
+                        let end = zonal_layout::object_bytes(component, size, object.column);
+                        contents.truncate(usize::try_from(end).unwrap_or(usize::MAX));
+                    }
+                    // A hole at the end may be there or not.
+                    let end = contents.iter().rposition(|byte| *byte != 0);
+                    contents.truncate(end.map_or(0, |last| last + 1));
+                    drop(bytes.insert((node.id(), object), contents));
+                }
                 None => world.report(format!("object {object} cannot be read")),
             }
         }
@@ -38,9 +52,13 @@ pub fn check(world: &World) {
                 continue;
             };
             for other in whole.iter().filter(|other| of(**other) != of(*first)) {
+                let (one, two) = (of(*first), of(*other));
+                let at = one.iter().zip(two).position(|(one, two)| one != two);
                 world.report(format!(
-                    "copies: places {first} and {other} of inode {} differ",
-                    inode.ino
+                    "copies: places {first} and {other} of inode {} differ: {} and {} bytes, at {at:?}",
+                    inode.ino,
+                    one.len(),
+                    two.len()
                 ));
             }
         }

@@ -148,7 +148,7 @@ impl SimulatedHost {
 
     /// Takes a target out once its lease is over, by this process's clock. No watch of nodes says
     /// that it is down: also one that serves, and is cut off from the manager alone, goes out.
-    fn take_out(&self, target: TargetId) -> Result<ManagerReply, ErrorCode> {
+    pub(super) fn take_out(&self, target: TargetId) -> Result<ManagerReply, ErrorCode> {
         let map = self.peers.map.borrow().clone();
         let node = map.target(target).map(|of| of.node);
         let node = node.ok_or(ErrorCode::Invalid)?;

@@ -17,7 +17,7 @@ use zonal_consensus::ReplicaId;
 use zonal_meta::ShardConfig;
 use zonal_types::{ErrorCode, KvChange, KvRead, NodeId, ShardId, TargetId, ZoneId, boot_of};
 use zonal_wire::JoinTarget;
-use zonal_zonemap::{MapEdit, ZoneMap, map_records};
+use zonal_zonemap::{MapEdit, TargetState, ZoneMap, map_records};
 
 /// Bytes at a file's beginning that shards keep, for each life of a shard in turn.
 const INLINE_BYTES: [u32; 3] = [4_096, 0, 65_536];
@@ -48,7 +48,7 @@ impl World {
         let Some(server) = self.servers.get(index) else {
             return;
         };
-        if server.group.get().is_some() {
+        if server.group.get().is_some() || self.lost.borrow().contains(&index) {
             return;
         }
         let group = self.next_group.get();
@@ -77,6 +77,9 @@ impl World {
                     log: None,
                 };
                 MetaNode::start(parts, config).map(|node| {
+                    if self.size.drains && shard == ShardId(0) {
+                        node.keep_drains();
+                    }
                     *server.meta.borrow_mut() = Some(node.clone());
                     let role: Rc<dyn SimServer> = node;
                     role
@@ -92,7 +95,7 @@ impl World {
                     map: self.map.clone(),
                     executed_requests: self.executed_requests.clone(),
                     disk: server.disk.clone(),
-                    has_leases: self.size.copies > 1,
+                    has_leases: self.size.copies > 1 || self.size.drains,
                     plant: self.plant,
                 };
                 StorageNode::start(parts, rng).map(|node| {
@@ -156,6 +159,58 @@ impl World {
             server.storage.take();
             server.replica.take();
         }
+    }
+
+    fn index_of(&self, target: TargetId) -> Option<usize> {
+        let is_its = |of: &Server| matches!(of.kind, Kind::Storage(id) if id == target);
+        self.servers.iter().position(is_its)
+    }
+
+    /// Kills the server of a target, which never starts again.
+    pub fn lose_target(&self, target: TargetId) {
+        if let Some(index) = self.index_of(target) {
+            self.lost.borrow_mut().insert(index);
+            self.kill(index);
+        }
+    }
+
+    /// Counts a fault of a storage server that begins (1) or ends (-1).
+    pub fn count_storage_fault(&self, change: i64) {
+        self.storage_faults.set(self.storage_faults.get() + change);
+    }
+
+    /// Whether a fault of a storage server is under way.
+    #[must_use]
+    pub fn has_storage_fault(&self) -> bool {
+        self.storage_faults.get() > 0
+    }
+
+    /// Whether a target was lost.
+    #[must_use]
+    pub fn is_lost(&self, target: TargetId) -> bool {
+        let index = self.index_of(target);
+        index.is_some_and(|index| self.lost.borrow().contains(&index))
+    }
+
+    /// Whether any target was lost.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        !self.lost.borrow().is_empty()
+    }
+
+    /// Whether a lost target is not rebuilt yet.
+    #[must_use]
+    pub fn is_rebuilding(&self) -> bool {
+        let map = self.map.borrow();
+        let mut targets = map.targets.iter();
+        targets.any(|of| of.state != TargetState::Drained && self.is_lost(of.id))
+    }
+
+    /// Edits the map, where the manager runs and takes the edit.
+    pub fn edit_map(&self, edits: &[MapEdit]) -> bool {
+        let root = self.servers.first();
+        let root = root.and_then(|root| root.meta.borrow().clone());
+        root.is_some_and(|root| root.edit(edits).is_ok())
     }
 
     /// Gives slots of a target a new epoch: one slot, or all its slots in one version of the map.

@@ -1,6 +1,7 @@
 //! Seeds of one scenario, beside all its faults.
 //!
-//! `ZONAL_SEEDS` sets the number of seeds, `ZONAL_SEED` the first one.
+//! `ZONAL_SEEDS` sets the number of seeds, `ZONAL_SEED` the first one. With `ZONAL_LOG` each message
+//! is printed.
 
 use zonal_sim::batch::BatchSummary;
 use zonal_sim::{Plant, RunOptions, Scenario, run_batch};
@@ -20,7 +21,11 @@ pub const fn beside_faults(scenario: Scenario) -> RunOptions {
 pub fn good_seeds(scenario: Scenario, usual: u64) -> BatchSummary {
     let (first, count) = (number("ZONAL_SEED", 1), number("ZONAL_SEEDS", usual));
     let mut bad = Vec::new();
-    let summary = run_batch(first, count, beside_faults(scenario), 2, |report| {
+    let options = RunOptions {
+        log: std::env::var_os("ZONAL_LOG").is_some(),
+        ..beside_faults(scenario)
+    };
+    let summary = run_batch(first, count, options, 2, |report| {
         if !report.is_good() {
             bad.push(report.to_string());
         }

@@ -25,8 +25,8 @@ impl ZoneMap {
         Some(PlaceSlot { set, number, slot })
     }
 
-    /// The places of a column whose bytes have all changes: main places without a mark. `in_service`:
-    /// only those whose slot is not out.
+    /// The places of a column whose bytes have all changes: main places without a mark.
+    /// `in_service`: only those whose slot is not out.
     #[must_use]
     pub fn whole_places(
         &self,
@@ -48,8 +48,8 @@ impl ZoneMap {
             .collect()
     }
 
-    /// True where a layout of this version knows all outages and relocations of a component: no slot
-    /// of its set, and none of a relocation, has a newer epoch.
+    /// True where a layout of this version knows all outages and relocations of a component. No
+    /// slot of its set, and none of a relocation, has a newer epoch.
     #[must_use]
     pub fn knows_outages(&self, component: &Component, as_of: MapVersion) -> bool {
         let mut slots = self.slots_near(component);

@@ -1,0 +1,108 @@
+//! Orders drains of targets, ends them, and loses targets for good, while programs and faults run.
+
+use crate::coverage::FaultKind;
+use crate::net::LinkFaults;
+use crate::rng::SimRng;
+use crate::world::World;
+use std::rc::Rc;
+use zonal_types::{Ino, TargetId};
+use zonal_wire::{MetaReply, MetaRequest};
+use zonal_zonemap::{MapEdit, TargetState};
+
+/// Longest pause between two orders, ms.
+const EVERY_MS_MAX: u64 = 15_000;
+/// Of 1000 orders beside a drain, those that end it.
+const CANCELLED: u64 = 300;
+/// Of 1000 orders in a cell with copies, those that lose a target.
+const LOST: u64 = 300;
+
+/// Orders drains until the programs have ended or the world heals.
+pub async fn order(world: Rc<World>, mut rng: SimRng) {
+    loop {
+        let pause = rng.between(100, EVERY_MS_MAX);
+        world.clock.sleep(pause * 1_000_000).await;
+        if !world.faults_wanted() {
+            return;
+        }
+        let map = world.map.borrow().clone();
+        let in_state = |wanted: fn(TargetState) -> bool| {
+            let found = map.targets.iter().filter(|target| wanted(target.state));
+            found.map(|target| target.id).collect::<Vec<TargetId>>()
+        };
+        let is_going = |target: &zonal_zonemap::Target| {
+            world.is_lost(target.id) && target.state != TargetState::Drained
+        };
+        if map.targets.iter().any(is_going) {
+            continue;
+        }
+        let leaving = in_state(TargetState::is_leaving);
+        let serving = in_state(TargetState::takes_files);
+        if let Some(target) = rng.pick(&leaving).copied() {
+            if rng.chance(CANCELLED) && !world.is_lost(target) {
+                world.network.count(FaultKind::DrainEnded);
+                set(&world, target, TargetState::Serving);
+            }
+            continue;
+        }
+        // Room for all copies on other targets, in each zone.
+        let least = usize::from(world.size().copies) + 1;
+        let Some(target) = rng.pick(&serving).copied() else {
+            continue;
+        };
+        let zone_of = |target: TargetId| Some(map.node(map.target(target)?.node)?.zone);
+        let near = serving
+            .iter()
+            .filter(|other| zone_of(**other) == zone_of(target));
+        if near.count() < least || !in_state(|state| state == TargetState::Returning).is_empty() {
+            continue;
+        }
+        let may_lose = world.size().copies > 1 && !world.has_lost();
+        if may_lose && rng.chance(LOST) && is_whole(&world).await && !world.has_storage_fault() {
+            // Lost messages could take another target out.
+            world.network.set_faults(LinkFaults::NONE);
+            world.network.count(FaultKind::TargetLost);
+            world.lose_target(target);
+            continue;
+        }
+        if set(&world, target, TargetState::Draining) {
+            world.network.count(FaultKind::Drain);
+        }
+    }
+}
+
+/// Whether no copy misses anything: a loss of one target is survived then.
+async fn is_whole(world: &Rc<World>) -> bool {
+    let map = world.map.borrow().clone();
+    if map.targets.iter().any(|target| map.is_out(target.id)) {
+        return false;
+    }
+    for node in world.meta_nodes() {
+        let request = MetaRequest::StaleFiles {
+            target: TargetId(0),
+            after: Ino(0),
+        };
+        let reply = crate::moves::ask(world, &node, request).await;
+        let is_none = |files: &[_]| files.is_empty();
+        if !matches!(&reply, Some(MetaReply::Files { files, next: None }) if is_none(files)) {
+            return false;
+        }
+    }
+    world.storage_nodes().len() == world.storage_indices().len()
+}
+
+fn set(world: &World, target: TargetId, state: TargetState) -> bool {
+    world.edit_map(&[MapEdit::UseTarget { target, state }])
+}
+
+/// Whether no object is on its way from a target.
+#[must_use]
+pub fn are_over(world: &World) -> bool {
+    let map = world.map.borrow();
+    let mut targets = map.targets.iter();
+    targets.all(|target| {
+        let moves = target.state.is_leaving() || target.state == TargetState::Returning;
+        // A lost target is out first.
+        let waits = world.is_lost(target.id) && target.state != TargetState::Drained;
+        !moves && !waits
+    })
+}
