@@ -114,6 +114,7 @@ pub fn check(world: &World, may_lack_owner: bool, may_be_longer: bool) {
                             node.id()
                         ));
                     } else if !may_be_longer
+                        && !may_be_old
                         && !inode.layout.is_stale(node.id())
                         && behind_its_end(inode, component, object, stat)
                     {
