@@ -63,15 +63,24 @@ impl Channel {
 
     /// True where a request is waiting to be read.
     pub(crate) fn has_request(&self) -> bool {
+        !self.ready().is_empty()
+    }
+
+    /// True where the mount is gone: it was unmounted or aborted.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ready().contains(PollFlags::ERR)
+    }
+
+    fn ready(&self) -> PollFlags {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
-        rustix::event::poll(
-            &mut fds,
-            Some(&Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            }),
-        )
-        .is_ok_and(|ready| ready > 0)
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match rustix::event::poll(&mut fds, Some(&at_once)) {
+            Ok(ready) if ready > 0 => fds[0].revents(),
+            _none => PollFlags::empty(),
+        }
     }
 
     /// Sends a whole message: the kernel takes all of it or none.

@@ -99,6 +99,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Runs beside everything else; must not wait.
     fn lingers(&self, unique: u64) {}
 
+    /// Called about four times a second after the mount is gone, while workers are in requests. The
+    /// callers have their errors already. Must not wait.
+    fn connection_ended(&self) {}
+
     /// The kernel dropped `nlookup` references to a node.
     fn forget(&self, ino: u64, nlookup: u64) {}
 

@@ -230,6 +230,9 @@ fn watch<F: FileSystem>(shared: &Shared<F>) {
     let mut seen = vec![0; shared.slots.len()];
     while shared.running.load(Ordering::Acquire) > 0 {
         std::thread::park_timeout(LOOK);
+        if shared.channels.first().is_some_and(|one| one.is_ended()) {
+            let _ = catch_unwind(AssertUnwindSafe(|| shared.fs.connection_ended()));
+        }
         for (slot, before) in shared.slots.iter().zip(&mut seen) {
             let current = slot.current.load(Ordering::SeqCst);
             if std::mem::replace(before, current) == current && current != 0 {

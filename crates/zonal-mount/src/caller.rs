@@ -7,6 +7,11 @@ use zonal_fuse::Context;
 use zonal_types::Credentials;
 use zonal_types::limits::GROUPS_MAX;
 
+/// Flag of an exiting thread in /proc/TID/stat (`PF_EXITING`), and the number of that field behind
+/// the name.
+const EXITING: u64 = 4;
+const FLAGS_FIELD: usize = 6;
+
 /// Bit of SIGKILL in the masks of /proc/TID/status.
 const SIGKILL_BIT: u64 = 1 << 8;
 
@@ -51,6 +56,19 @@ pub fn is_dying(tid: u32) -> bool {
         .any(|mask| mask & SIGKILL_BIT != 0)
 }
 
+/// True where a thread has begun to exit, or is gone.
+#[must_use]
+pub fn is_exiting(tid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{tid}/stat")) else {
+        return true;
+    };
+    let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+    let flags = behind.split(' ').nth(FLAGS_FIELD);
+    flags
+        .and_then(|flags| flags.parse::<u64>().ok())
+        .is_some_and(|flags| flags & EXITING != 0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,5 +77,7 @@ mod tests {
     fn this_thread_lives_and_a_missing_one_does_not() {
         assert!(!is_dying(std::process::id()));
         assert!(is_dying(u32::MAX));
+        assert!(!is_exiting(std::process::id()));
+        assert!(is_exiting(u32::MAX));
     }
 }

@@ -95,9 +95,26 @@ impl ZonalFs {
         &self.client
     }
 
+    /// Begins an operation for the caller of a request. A caller that this process cannot name
+    /// could not end a wait without a deadline.
     pub(crate) fn begin(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
-        let call = self.client.begin();
+        let mut call = self.client.begin();
+        if ctx.pid == 0 {
+            call = call.bounded();
+        }
         self.in_flight.begin(call, ctx.unique, ctx.pid)
+    }
+
+    /// As [`Self::begin`], with a deadline in any mount.
+    pub(crate) fn begin_bounded(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
+        let call = self.client.begin().bounded();
+        self.in_flight.begin(call, ctx.unique, ctx.pid)
+    }
+
+    /// As [`Self::begin`], for pages that the kernel would drop after an error.
+    pub(crate) fn begin_write_back(&self, ctx: &Context<'_>) -> KernelOperation<'_> {
+        self.in_flight
+            .begin(self.client.begin(), ctx.unique, ctx.pid)
     }
 
     /// As [`Self::begin`], for a stat of an entry of `parent`.
@@ -107,6 +124,9 @@ impl ZonalFs {
         parent: impl FnOnce() -> Option<Ino>,
     ) -> KernelOperation<'_> {
         let mut call = self.client.begin();
+        if ctx.pid == 0 {
+            call = call.bounded();
+        }
         if self.root_listings.has(ctx.pid) && parent() == Some(Ino::ROOT) {
             call = call.of_listing();
         }
@@ -152,6 +172,10 @@ impl FileSystem for ZonalFs {
         } else {
             self.in_flight.cancel_if_dying(unique);
         }
+    }
+
+    fn connection_ended(&self) {
+        self.in_flight.cancel_all();
     }
 
     fn forget(&self, ino: u64, _nlookup: u64) {

@@ -104,6 +104,16 @@ impl OperationsInFlight {
         }
     }
 
+    /// Cancels all requests in flight.
+    pub fn cancel_all(&self) {
+        for part in &self.parts {
+            let part = part.lock().unwrap_or_else(PoisonError::into_inner);
+            let all: Vec<_> = part.iter().map(|one| one.cancellation.clone()).collect();
+            drop(part);
+            all.iter().for_each(Cancellation::cancel);
+        }
+    }
+
     /// Cancels a request in flight whose waiting thread is about to die.
     pub fn cancel_if_dying(&self, unique: u64) {
         let tid = {

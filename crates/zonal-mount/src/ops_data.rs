@@ -1,6 +1,6 @@
 //! Reading, flushing, fallocate and copies.
 
-use crate::caller::is_dying;
+use crate::caller::{is_dying, is_exiting};
 use crate::conversions::errno;
 use crate::fs::{ZonalFs, refused};
 use crate::in_flight::KernelCall;
@@ -147,7 +147,11 @@ impl ZonalFs {
         fh: u64,
         lock_owner: u64,
     ) -> Result<(), ErrorCode> {
-        let call = self.begin(ctx);
+        // The end of a process does not wait for ever: its bytes stay gathered.
+        let call = match self.client.options().waits && is_exiting(ctx.pid) {
+            true => self.begin_bounded(ctx),
+            false => self.begin(ctx),
+        };
         self.is_opened(ino, fh);
         let flushed = match self.client.file(ino) {
             Some(file) if fh & HANDLE_WRITES != 0 => {
@@ -214,7 +218,7 @@ impl ZonalFs {
         ino: Ino,
         release: &Release,
     ) -> Result<(), ErrorCode> {
-        let call = self.begin(ctx);
+        let call = self.begin_bounded(ctx);
         // The handle may never have been used, because its opener was killed.
         if self.open_invalidations.take(release.fh).is_some() {
             self.page_tails.open_dropped(ino);

@@ -56,7 +56,10 @@ impl ZonalFs {
         write: &Write,
         data: WriteData<'_>,
     ) -> Result<(u32, PagesToDrop), ErrorCode> {
-        let call = self.begin(ctx);
+        let call = match write.from_cache {
+            true => self.begin_write_back(ctx),
+            false => self.begin(ctx),
+        };
         let file = self.file(ino)?;
         self.is_opened(ino, write.fh);
         if write.kill_suidgid {

@@ -17,11 +17,12 @@ use super::{File, Offence};
 const SEMANTICS: [&str; 2] = ["docs/semantics.md", "docs/semantics-details.md"];
 
 /// Scripts with checks, by the word that precedes a check's name in these pages.
-const SCRIPTS: [(&str, &str); 12] = [
+const SCRIPTS: [(&str, &str); 13] = [
     ("two mounts", "tests/posix/two_mounts.py"),
     ("cell", "tests/cell/checks.py"),
     ("survival", "tests/cell/survival.py"),
     ("stopped", "tests/cell/stopped.py"),
+    ("waiting", "tests/cell/waiting.py"),
     ("fsck", "tests/cell/fsck.py"),
     ("mounting", "tests/cell/mounting.py"),
     ("node numbers", "tests/cell/node_numbers.py"),

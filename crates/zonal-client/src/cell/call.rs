@@ -3,13 +3,15 @@
 //! Methods that may wait are methods of [`Call`], in the layer of what they need.
 
 use crate::cell::owner::SessionOwner;
+use crate::cell::session::{Link, Slot};
 use crate::transport::net::{Message, Net, NetFailure, ServerReply};
 use crate::transport::operation::{Cancellation, OperationContext};
+use std::future::Future;
 use std::ops::Deref;
 use std::task::Poll;
 use zonal_types::{DataId, ErrorCode, Instant};
 
-/// How often a brief operation looks whether a lock is free, ms.
+/// How often an operation whose wait has an end looks whether a lock is free, ms.
 const LOCK_STEP_MS: u64 = 10;
 
 /// The client `C` at work for one operation.
@@ -41,22 +43,29 @@ impl<'a, C: SessionOwner> Call<'a, C> {
     pub(crate) fn new(client: &'a C, is_awaited: bool, cancellation: Cancellation) -> Self {
         let cell = client.cell();
         let deadline_ms = cell.options.deadline_ms;
-        Self {
-            client,
-            context: OperationContext::new(
-                cell.next_trace(),
-                is_awaited,
-                deadline_ms,
-                cancellation,
-            ),
-        }
+        let mut context =
+            OperationContext::new(cell.next_trace(), is_awaited, deadline_ms, cancellation);
+        context.set_endless(is_awaited && cell.options.waits);
+        Self { client, context }
+    }
+
+    /// This operation with the deadline that it has where clients do not wait for servers
+    /// ([`crate::ClientOptions::waits`]).
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        self.context.set_endless(false);
+        self
     }
 
     /// Another operation for the same caller, with a new deadline and the same cancellation.
     #[must_use]
     pub fn another(&self) -> Self {
         let cancellation = self.context.cancellation().clone();
-        Self::new(self.client, self.context.is_awaited(), cancellation)
+        let call = Self::new(self.client, self.context.is_awaited(), cancellation);
+        match self.context.is_endless() {
+            true => call,
+            false => call.bounded(),
+        }
     }
 
     /// A part of this operation that ends after `ms`, answered or not. A part of a part does not
@@ -76,7 +85,9 @@ impl<'a, C: SessionOwner> Call<'a, C> {
     /// answer it learns soon.
     #[must_use]
     pub fn of_listing(mut self) -> Self {
-        self.context.set_of_listing();
+        if !self.context.is_endless() {
+            self.context.set_of_listing();
+        }
         self
     }
 
@@ -225,10 +236,11 @@ impl<'a, C: SessionOwner> Call<'a, C> {
     }
 
     /// Waits for an async lock until it is free or this operation is cancelled; a brief operation
-    /// at most until its end.
+    /// at most until its end. An endless operation may hold it, so that others wait at most until
+    /// their deadline.
     ///
     /// # Errors
-    /// `Interrupted` where this operation is cancelled; `TimedOut` where a brief one ends.
+    /// `Interrupted` where this operation is cancelled; `TimedOut` where its time is over.
     pub(crate) async fn wait_for<'m, T>(
         &self,
         mutex: &'m async_lock::Mutex<T>,
@@ -239,17 +251,47 @@ impl<'a, C: SessionOwner> Call<'a, C> {
         if self.context.is_brief() {
             return self.wait_briefly_for(mutex).await;
         }
-        let mut locking = std::pin::pin!(mutex.lock());
-        let locked = std::future::poll_fn(|context| match locking.as_mut().poll(context) {
-            Poll::Ready(guard) => Poll::Ready(Ok(guard)),
+        self.wait_until_free(mutex.lock()).await
+    }
+
+    /// Takes a slot for a change, as [`Self::wait_for`] takes a lock.
+    pub(crate) async fn take_slot<'l>(&self, link: &'l Link) -> Result<Slot<'l>, ErrorCode> {
+        self.wait_until_free(link.take_slot()).await
+    }
+
+    async fn wait_until_free<T>(&self, taking: impl Future<Output = T>) -> Result<T, ErrorCode> {
+        let mut taking = std::pin::pin!(taking);
+        if self.client.cell().options.waits && !self.context.is_endless() {
+            let deadline = self.deadline();
+            loop {
+                let looked = std::future::poll_fn(|context| {
+                    Poll::Ready(match taking.as_mut().poll(context) {
+                        Poll::Ready(taken) => Some(taken),
+                        Poll::Pending => None,
+                    })
+                });
+                if let Some(taken) = looked.await {
+                    return Ok(taken);
+                }
+                if self.context.cancellation().is_set() {
+                    return Err(ErrorCode::Interrupted);
+                }
+                if self.is_over(deadline) {
+                    return Err(ErrorCode::TimedOut);
+                }
+                self.sleep(LOCK_STEP_MS).await;
+            }
+        }
+        let taken = std::future::poll_fn(|context| match taking.as_mut().poll(context) {
+            Poll::Ready(taken) => Poll::Ready(Ok(taken)),
             Poll::Pending if self.context.waits(context.waker()).is_err() => {
                 Poll::Ready(Err(ErrorCode::Interrupted))
             }
             Poll::Pending => Poll::Pending,
         });
-        let locked = locked.await;
+        let taken = taken.await;
         self.context.waits_no_more();
-        locked
+        taken
     }
 
     async fn wait_briefly_for<'m, T>(

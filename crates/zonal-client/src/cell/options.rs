@@ -31,6 +31,9 @@ pub struct ClientOptions {
     pub exclusive_ms: u32,
     /// Deadline of a request, retries included, ms.
     pub deadline_ms: u64,
+    /// Whether an operation with a waiting caller goes on past its deadline, until a server answers
+    /// or the caller is killed.
+    pub waits: bool,
     /// Idle time after which the session at a shard ends where nothing is held there, ms.
     pub leave_idle_ms: u64,
     /// How long leases are renewed after their last use, ms. So long a session with leases does not
@@ -72,6 +75,7 @@ impl ClientOptions {
             cache: true,
             exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,
+            waits: false,
             leave_idle_ms: LEAVE_IDLE_MS,
             keep_leases_ms: KEEP_LEASES_MS,
             attempt_ms: REQUEST_DEADLINE_MS,

@@ -16,7 +16,7 @@ mod request;
 pub use idle_sessions::POLL_WAIT_MS;
 pub(crate) use lease_renewal::{LeaseTerm, RENEW_WAIT_MS};
 pub use link::Link;
-pub(crate) use link::{AppendInFlight, CloseRequest, Links, SlotPlace};
+pub(crate) use link::{AppendInFlight, CloseRequest, Links, Slot, SlotPlace};
 pub(crate) use parallel_requests::is_no_answer;
 pub(crate) use request::RequestStart;
 

@@ -14,7 +14,7 @@ impl<N: Net> ClientCall<'_, N> {
         request: &MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
         let slot = if request.is_mutation() {
-            Some(link.take_slot().await)
+            Some(self.take_slot(link).await?)
         } else {
             None
         };

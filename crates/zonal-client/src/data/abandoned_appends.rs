@@ -17,7 +17,7 @@ impl<N: Net> ClientCall<'_, N> {
         ino: Ino,
         request: MetaRequest,
     ) -> Result<MetaReply, ErrorCode> {
-        let mut place = link.take_slot().await.keep();
+        let mut place = self.take_slot(link).await?.keep();
         let reply = self.meta_at(link, &request, Some(&mut place)).await;
         let is_unsure = reply.as_ref().is_err_and(|code| is_unsure(*code));
         let mut given_up = lock(&link.given_up);

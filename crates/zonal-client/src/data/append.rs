@@ -196,7 +196,10 @@ impl<N: Net> ClientCall<'_, N> {
         mut until: Instant,
         delta: &mut i64,
     ) -> Result<(), ErrorCode> {
-        let deadline = self.net.now().plus_ms(self.options.deadline_ms);
+        let deadline = match self.context().is_endless() {
+            true => self.deadline(),
+            false => self.net.now().plus_ms(self.options.deadline_ms),
+        };
         let place = append.1;
         let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
         let mut end = offset + bytes.len() as u64;

@@ -252,7 +252,13 @@ impl<N: Net> ClientCall<'_, N> {
             inline: inline.filter(|_bytes| written.is_ok()),
         };
         let Err(code) = written else {
-            let slot = link.take_slot().await.keep();
+            let slot = match self.take_slot(link).await {
+                Ok(slot) => slot.keep(),
+                Err(code) => {
+                    link.end_append(append);
+                    return PublishOutcome::Kept(code);
+                }
+            };
             let ending = UnconfirmedEnd {
                 link: Arc::clone(link),
                 slot,

@@ -116,7 +116,7 @@ impl<N: Net> ClientCall<'_, N> {
 
     /// Sends gathered closes. The next call repeats unanswered ones.
     pub(crate) async fn send_closes(&self, link: &Link) -> Result<(), ErrorCode> {
-        let Some(mut closes) = link.take_closes().await else {
+        let Some(mut closes) = link.take_closes(self.take_slot(link)).await else {
             return Ok(());
         };
         let outcome = self.close_inos(link, &mut closes).await;

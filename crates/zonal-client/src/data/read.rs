@@ -167,7 +167,9 @@ impl<N: Net> ClientCall<'_, N> {
                 Ok(is_whole)
             }
             // The deadline has passed.
-            Err(NetFailure::TimedOut) if brief.is_none() => Err(ErrorCode::TimedOut),
+            Err(NetFailure::TimedOut) if brief.is_none() && !self.context().is_endless() => {
+                Err(ErrorCode::TimedOut)
+            }
             Err(_failure) => Ok(false),
         }
     }

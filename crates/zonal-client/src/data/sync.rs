@@ -8,7 +8,7 @@ use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::file::write_failures::ReportedFailures;
 use crate::transport::mutex::lock;
 use crate::transport::net::{Net, NetFailure};
-use crate::transport::retry::{RETRY_MS, leaves_gathered};
+use crate::transport::retry::{RETRY_MS, is_passing, leaves_gathered};
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, TargetId, kept_of};
 use zonal_wire::{MetaReply, MetaRequest};
@@ -292,7 +292,7 @@ impl<N: Net> ClientCall<'_, N> {
                 }
             }
             match self.sync_targets(unsynced, true).await {
-                Err(code) if leaves_gathered(code) && !self.is_over(deadline) => {
+                Err(code) if is_passing(code) && !self.is_over(deadline) => {
                     self.sleep(RETRY_MS.1).await;
                 }
                 synced => return synced,

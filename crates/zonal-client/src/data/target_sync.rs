@@ -6,7 +6,7 @@ use crate::client::ClientCall;
 use crate::file::File;
 use crate::file::unsynced_writes::UnsyncedWrites;
 use crate::transport::net::Net;
-use crate::transport::retry::{RETRY_MS, leaves_gathered};
+use crate::transport::retry::{RETRY_MS, is_passing, leaves_gathered};
 use zonal_types::{ErrorCode, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
 
@@ -48,7 +48,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
             self.sleep(RETRY_MS.1).await;
             match self.sync_targets(unsynced, true).await {
-                Err(passing) if leaves_gathered(passing) => code = passing,
+                Err(passing) if is_passing(passing) => code = passing,
                 synced => return synced,
             }
         }

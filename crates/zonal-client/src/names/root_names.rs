@@ -60,11 +60,21 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         zonal_types::mark!(MirrorAsked);
-        match ask_mirror(&self.another(), &mirror).await {
-            // It does not know, or is older than this client, or is silent, too.
-            Err(ErrorCode::NotFound | ErrorCode::Protocol) => ask(self).await,
-            Err(code) if is_passing(code) => ask(self).await,
-            answer => answer,
+        loop {
+            match ask_mirror(&self.another().bounded(), &mirror).await {
+                // It does not know, or is older than this client.
+                Err(ErrorCode::NotFound | ErrorCode::Protocol) => return ask(self).await,
+                Err(code) if is_passing(code) => {}
+                answer => return answer,
+            }
+            if !self.context().is_endless() {
+                return ask(self).await;
+            }
+            // Both are silent, and either may come back first.
+            match ask(&self.another().bounded()).await {
+                Err(code) if is_passing(code) => {}
+                answer => return answer,
+            }
         }
     }
 

@@ -13,6 +13,9 @@
 //!
 //! A brief part of an operation has a fixed end instead ([`OperationContext::brief`]).
 //!
+//! An endless operation has no deadline: each attempt waits its time, and another follows. Only its
+//! cancellation ends it. It begins no silence, because no later operation gives up either.
+//!
 //! An operation whose servers answer has no deadline of its own. After a wait in vain for a server,
 //! later operations wait for it only briefly ([`crate::transport::silent_servers`]).
 
@@ -77,6 +80,8 @@ pub struct OperationContext {
     is_awaited: bool,
     /// It has a fixed end, at which it gives up.
     is_brief: bool,
+    /// It has no deadline.
+    is_endless: bool,
     /// It is a stat that belongs to a listing of the root.
     is_of_listing: bool,
     /// Time from the first unanswered request to the end, ms.
@@ -97,6 +102,7 @@ impl OperationContext {
             trace,
             is_awaited,
             is_brief: false,
+            is_endless: false,
             is_of_listing: false,
             patience_ms: deadline_ms + deadline_ms / 5,
             trouble: Mutex::new(None),
@@ -121,6 +127,16 @@ impl OperationContext {
             trouble: Mutex::new(Some(trouble)),
             ..Self::new(trace, false, 0, cancellation)
         }
+    }
+
+    /// Takes the deadline from an operation, or gives it back.
+    pub(crate) fn set_endless(&mut self, is_endless: bool) {
+        self.is_endless = is_endless;
+    }
+
+    /// Whether it has no deadline.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.is_endless
     }
 
     /// Marks the operation as a stat that belongs to a listing of the root.
@@ -192,7 +208,7 @@ impl OperationContext {
         at: Instant,
         deadline_ms: u32,
     ) -> u32 {
-        if !self.is_awaited || !silences.is_silent(server, at) {
+        if !self.is_awaited || self.is_endless || !silences.is_silent(server, at) {
             return deadline_ms;
         }
         let brief = brief_ms(self.patience_ms);
@@ -233,6 +249,9 @@ impl OperationContext {
                 return;
             }
         };
+        if self.is_endless {
+            return;
+        }
         let unheard = {
             let mut trouble = lock(&self.trouble);
             let end = at.plus_ms(self.patience_ms);

@@ -63,6 +63,14 @@ impl ConnectOptions {
         self
     }
 
+    /// A call waits for a server without an answer as long as it takes, instead of an error at the
+    /// deadline. Only the end of the process ends the wait. [`Native::close`] keeps the deadline.
+    #[must_use]
+    pub fn waiting(mut self) -> Self {
+        self.core.waits = true;
+        self
+    }
+
     /// Idle time after which a shard's session ends, where nothing of the shard is open or locked,
     /// ms. 60 s by default, and at least 6 s, the longest lease of a shard.
     #[must_use]
@@ -273,7 +281,7 @@ impl Native {
             return Ok(());
         };
         background.end_watches();
-        Ok(background.end(&self.inner.client.begin())?)
+        Ok(background.end(&self.inner.client.begin().bounded())?)
     }
 
     /// The client core, for gauges.

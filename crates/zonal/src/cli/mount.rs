@@ -72,6 +72,15 @@ pub struct Mount {
     /// [default: 10 s]
     #[arg(long, value_name = "TIME")]
     deadline: Option<Millis>,
+    /// Wait for a server that does not answer as long as it takes, instead of an error at the
+    /// deadline
+    ///
+    /// As a hard mount of NFS does. Killed processes end at once, and an unmount by force ends all.
+    /// A process that exits with files open waits until the deadline. So does a caller in a PID
+    /// namespace that the mount cannot see. Waiting requests keep the mount's workers (see
+    /// --workers).
+    #[arg(long)]
+    wait: bool,
     /// Log file of a mount in the background [default: below the cell's folder]
     ///
     /// For a cell named by an address the default is below /var/log/zonal for root, otherwise in
@@ -106,6 +115,7 @@ impl Mount {
         options.cache_time = self.cache_time;
         options.write_behind = self.write_behind;
         options.deadline = self.deadline;
+        options.wait = self.wait;
         options.log = self.log;
         options.workers = self.workers;
         options.ready_on_stdout = self.ready_on_stdout;

@@ -113,6 +113,7 @@ fn config(
         core.deadline_ms = deadline.0;
         core.attempt_ms = deadline.0;
     }
+    core.waits = options.wait;
     let mut session = SessionConfig {
         check_permissions: true,
         ..SessionConfig::default()

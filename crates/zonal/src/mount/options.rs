@@ -37,6 +37,8 @@ pub struct MountSettings {
     pub write_behind: Option<ByteSize>,
     /// Deadline of a request.
     pub deadline: Option<Millis>,
+    /// Wait for servers past the deadline.
+    pub wait: bool,
     /// Log file of the background process.
     pub log: Option<PathBuf>,
     /// Threads that serve the kernel.
@@ -120,6 +122,7 @@ impl MountSettings {
             cache_time: None,
             write_behind: None,
             deadline: None,
+            wait: false,
             log: None,
             workers: None,
             ready_on_stdout: false,
@@ -144,6 +147,8 @@ impl MountSettings {
             "allow_suid" => self.apply_all(&["suid"]),
             "allow_dev" => self.apply_all(&["dev"]),
             "no-cache" | "no_cache" => self.no_cache = true,
+            "wait" => self.wait = true,
+            "nowait" => self.wait = false,
             "zone" => {
                 let zone = value.parse().ok().filter(|zone| *zone > 0);
                 self.zone = Some(zone.ok_or_else(bad)?);
@@ -220,6 +225,7 @@ impl MountSettings {
         let mut words: Vec<&str> = self.flags.words().collect();
         words.extend(self.flags.raised());
         words.extend(self.no_cache.then_some("no-cache"));
+        words.extend(self.wait.then_some("wait"));
         words.push(if self.allow_other {
             "allow_other"
         } else {

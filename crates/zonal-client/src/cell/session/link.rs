@@ -211,8 +211,12 @@ impl Link {
     }
 
     /// Takes the request with closes to send: the unanswered one, or one with all queued closes.
-    /// Until [`Self::closes_ended`] they count as open, and no other call gets any.
-    pub(crate) async fn take_closes(&self) -> Option<CloseRequest> {
+    /// Until [`Self::closes_ended`] they count as open, and no other call gets any. `None` also
+    /// where no slot is free: they wait.
+    pub(crate) async fn take_closes<'a>(
+        &'a self,
+        slot: impl Future<Output = Result<Slot<'a>, ErrorCode>>,
+    ) -> Option<CloseRequest> {
         {
             let mut state = lock(&self.state);
             if state.is_closing || (state.closes.is_empty() && state.late_closes.is_none()) {
@@ -224,8 +228,12 @@ impl Link {
                 return Some(late);
             }
         }
-        let slot = self.take_slot().await;
+        let slot = slot.await;
         let mut state = lock(&self.state);
+        let Ok(slot) = slot else {
+            state.is_closing = false;
+            return None;
+        };
         let inos = std::mem::take(&mut state.closes);
         state.closing.extend(&inos);
         let tellings = state.tellings;

@@ -234,7 +234,7 @@ impl<C: SessionOwner> Call<'_, C> {
             before.count_event();
             let link = self.cell().link(owner);
             let slot = match is_change {
-                true => Some(link.take_slot().await),
+                true => Some(self.take_slot(&link).await?),
                 false => None,
             };
             let mut place = slot.as_ref().map(|slot| SlotPlace::new(slot.index));
@@ -276,8 +276,11 @@ impl<C: SessionOwner> Call<'_, C> {
         }
     }
 
-    /// Deadline of retries of a request that begins now.
+    /// Deadline of retries of a request that begins now; that of an endless operation never comes.
     pub(crate) fn deadline(&self) -> Instant {
+        if self.context().is_endless() {
+            return Instant(u64::MAX);
+        }
         let own = self
             .cell()
             .net

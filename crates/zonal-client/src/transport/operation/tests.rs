@@ -117,3 +117,20 @@ fn a_brief_part_ends_whatever_servers_answer_and_begins_no_silence() {
     assert!(!silences.is_silent(SERVER, end));
     assert!(call.is_brief() && !call.is_of_listing() && !context(true).is_brief());
 }
+
+#[test]
+fn an_endless_operation_has_no_end_and_begins_no_silence() {
+    let (mut call, silences) = (context(true), SilentServers::default());
+    call.set_endless(true);
+    let (begun, now) = (Instant(5), Instant(5).plus_ms(10 * LONG));
+    for failure in [TIMED_OUT, BROKEN, BROKEN] {
+        call.note_answer(&silences, SERVER, (begun, now), failure);
+    }
+    assert!(call.ends().is_none() && !silences.is_silent(SERVER, now));
+    // A silence that the client's own work has begun does not shorten its attempts.
+    silences.begin(SERVER, now, DEADLINE_MS);
+    assert_eq!(call.limit(&silences, SERVER, now, 10_000), 10_000);
+    // An answer ends the silence for all.
+    call.note_answer(&silences, SERVER, (begun, now), None);
+    assert!(!silences.is_silent(SERVER, now));
+}
