@@ -226,6 +226,10 @@ limits! {
     WRITE_BEHIND_FILE_BYTES_MAX: usize = 8_388_608, "bytes";
     /// Deadline of one request, by default.
     REQUEST_DEADLINE_MS: u64 = 10_000, "ms";
+    /// How long a read waits for one copy before it asks another one, too, by default.
+    SECOND_COPY_MS: u64 = 50, "ms";
+    /// The longest that this may be set to: so long the first copy is waited for at all.
+    SECOND_COPY_MS_MAX: u64 = 500, "ms";
     /// Nodes that keep the log of one shard.
     SHARD_REPLICAS_MAX: usize = 5, "nodes";
     /// Shards of one zone.

@@ -1,7 +1,7 @@
 //! Options of a client.
 
 use zonal_types::limits::{
-    REQUEST_DEADLINE_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
+    REQUEST_DEADLINE_MS, SECOND_COPY_MS, WRITE_BEHIND_AGE_MS, WRITE_BEHIND_BYTES_DEFAULT,
     WRITE_BEHIND_FILE_BYTES_MAX,
 };
 use zonal_types::{CellId, ClientId, NodeId, ZoneId};
@@ -34,6 +34,8 @@ pub struct ClientOptions {
     /// Whether an operation with a waiting caller goes on past its deadline, until a server answers
     /// or the caller is killed.
     pub waits: bool,
+    /// How long a read waits for one copy before it asks another one, too, ms; 0: it never does.
+    pub second_copy_ms: u64,
     /// Idle time after which the session at a shard ends where nothing is held there, ms.
     pub leave_idle_ms: u64,
     /// How long leases are renewed after their last use, ms. So long a session with leases does not
@@ -76,6 +78,7 @@ impl ClientOptions {
             exclusive_ms: 0,
             deadline_ms: REQUEST_DEADLINE_MS,
             waits: false,
+            second_copy_ms: SECOND_COPY_MS,
             leave_idle_ms: LEAVE_IDLE_MS,
             keep_leases_ms: KEEP_LEASES_MS,
             attempt_ms: REQUEST_DEADLINE_MS,
@@ -83,5 +86,10 @@ impl ClientOptions {
             write_behind_file_bytes: WRITE_BEHIND_FILE_BYTES_MAX,
             write_behind_age_ms: WRITE_BEHIND_AGE_MS,
         }
+    }
+
+    /// Time after which a read asks another copy, too, ms; `None`: never.
+    pub(crate) fn second_copy_after(&self) -> Option<u64> {
+        (self.second_copy_ms > 0).then_some(self.second_copy_ms)
     }
 }

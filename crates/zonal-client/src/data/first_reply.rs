@@ -14,8 +14,6 @@ use zonal_layout::Piece;
 use zonal_types::{ErrorCode, FileData};
 use zonal_wire::{ObjectRef, StorageRequest};
 
-/// Time after which a read is asked of another copy, too, ms.
-pub(crate) const SECOND_COPY_MS: u64 = 50;
 /// How long both are waited for, ms.
 const BOTH_COPIES_MS: u64 = 500;
 
@@ -30,8 +28,7 @@ impl<N: Net> ClientCall<'_, N> {
         make: &dyn Fn(ObjectRef) -> StorageRequest,
         out: &mut [u8],
     ) -> Result<usize, ErrorCode> {
-        let is_alone = !data.layout.has_copies();
-        if !is_alone && !self.has_reply(&pending, SECOND_COPY_MS).await {
+        if data.layout.has_copies() && self.is_slow(&pending).await {
             zonal_types::mark!(SecondCopyAsked);
             if let Some((other, second)) = self.start_other(file, (data, piece), make) {
                 let both = [&pending, &second];
@@ -45,6 +42,15 @@ impl<N: Net> ClientCall<'_, N> {
         }
         let reply = self.storage_reply(&place, pending, Some(out)).await;
         reply.map(|(_, bytes)| bytes)
+    }
+
+    /// Waits for a copy's reply until another copy is to be asked, too. False where it is there, or
+    /// no other copy is asked.
+    pub(crate) async fn is_slow(&self, sent: &SentRequest<N>) -> bool {
+        match self.options.second_copy_after() {
+            Some(ms) => !self.has_reply(sent, ms).await,
+            None => false,
+        }
     }
 
     /// Asks another copy that has all changes; `None` where there is none.

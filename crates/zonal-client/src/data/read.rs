@@ -4,7 +4,6 @@
 
 use crate::cell::zone_traffic::TrafficDirection;
 use crate::client::ClientCall;
-use crate::data::first_reply::SECOND_COPY_MS;
 use crate::file::inline_bytes::{copy_out, end_of_inline};
 use crate::file::{File, lay_over};
 use crate::transport::net::{Net, NetFailure};
@@ -151,7 +150,7 @@ impl<N: Net> ClientCall<'_, N> {
         let brief = data.layout.has_copies().then(|| self.until_other_copy(0));
         let call = brief.as_ref().unwrap_or(self);
         let pending = call.start_sunk(ino, &place, &read_request(object, piece), length);
-        if data.layout.has_copies() && !call.has_reply(&pending, SECOND_COPY_MS).await {
+        if data.layout.has_copies() && call.is_slow(&pending).await {
             return Ok(false);
         }
         match call

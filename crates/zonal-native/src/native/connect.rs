@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use zonal_client::{Client, ClientCall, LockOutcome};
 use zonal_net::{Identity, Pool, PoolConfig};
 use zonal_region::Regions;
-use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS};
+use zonal_types::limits::{REGION_BUFFER_BYTES, REGION_BUFFERS, SECOND_COPY_MS_MAX};
 use zonal_types::{ErrorCode, Ino, NodeId, ZoneId};
 use zonal_wire::Event;
 
@@ -68,6 +68,14 @@ impl ConnectOptions {
     #[must_use]
     pub fn waiting(mut self) -> Self {
         self.core.waits = true;
+        self
+    }
+
+    /// How long a read waits for one copy before it asks another one, too, ms; 0: it never does. 50
+    /// by default, at most 500.
+    #[must_use]
+    pub fn with_second_copy_ms(mut self, ms: u64) -> Self {
+        self.core.second_copy_ms = ms.min(SECOND_COPY_MS_MAX);
         self
     }
 

@@ -7,6 +7,7 @@ use crate::mount::command;
 use crate::mount::options::{MountSettings, transport};
 use std::path::PathBuf;
 use zonal_server::units::{ByteSize, Millis};
+use zonal_types::limits::SECOND_COPY_MS_MAX;
 
 /// Mount a cell
 ///
@@ -81,6 +82,17 @@ pub struct Mount {
     /// --workers).
     #[arg(long)]
     wait: bool,
+    /// How long a read of one copy waits before it asks a second copy, too, ms; 0: it never does (0
+    /// to 500) [default: 50]
+    ///
+    /// The first reply counts (a hedged read). Lower: a slow disk delays fewer reads. Higher: fewer
+    /// bytes are read twice. A copy without a reply for 500 ms is passed over in any case.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(..=SECOND_COPY_MS_MAX)
+    )]
+    second_copy_ms: Option<u64>,
     /// Log file of a mount in the background [default: below the cell's folder]
     ///
     /// For a cell named by an address the default is below /var/log/zonal for root, otherwise in
@@ -116,6 +128,7 @@ impl Mount {
         options.write_behind = self.write_behind;
         options.deadline = self.deadline;
         options.wait = self.wait;
+        options.second_copy_ms = self.second_copy_ms;
         options.log = self.log;
         options.workers = self.workers;
         options.ready_on_stdout = self.ready_on_stdout;

@@ -114,6 +114,7 @@ fn config(
         core.attempt_ms = deadline.0;
     }
     core.waits = options.wait;
+    core.second_copy_ms = options.second_copy_ms.unwrap_or(core.second_copy_ms);
     let mut session = SessionConfig {
         check_permissions: true,
         ..SessionConfig::default()

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use zonal_fuse::Flags;
 use zonal_net::Transport;
 use zonal_server::units::{ByteSize, Millis};
+use zonal_types::limits::SECOND_COPY_MS_MAX;
 
 /// All options of a mount.
 #[derive(Debug, Clone)]
@@ -39,6 +40,8 @@ pub struct MountSettings {
     pub deadline: Option<Millis>,
     /// Wait for servers past the deadline.
     pub wait: bool,
+    /// Time after which a read asks a second copy, ms.
+    pub second_copy_ms: Option<u64>,
     /// Log file of the background process.
     pub log: Option<PathBuf>,
     /// Threads that serve the kernel.
@@ -123,6 +126,7 @@ impl MountSettings {
             write_behind: None,
             deadline: None,
             wait: false,
+            second_copy_ms: None,
             log: None,
             workers: None,
             ready_on_stdout: false,
@@ -170,6 +174,11 @@ impl MountSettings {
             }
             "cache-time" | "cache_time" => {
                 self.cache_time = Some(value.parse().map_err(|_error| bad())?);
+            }
+            "second-copy-ms" | "second_copy_ms" => {
+                let ms = value.parse().ok();
+                let ms = ms.filter(|ms| (0..=SECOND_COPY_MS_MAX).contains(ms));
+                self.second_copy_ms = Some(ms.ok_or_else(bad)?);
             }
             "deadline" => self.deadline = Some(value.parse().map_err(|_error| bad())?),
             // As in mount(8): mounts by ordinary users are safe, unless a later word changes that.
@@ -220,6 +229,10 @@ impl MountSettings {
             self.write_behind.map(|size| size.to_string()),
         );
         option("--deadline", self.deadline.map(|time| time.to_string()));
+        option(
+            "--second-copy-ms",
+            self.second_copy_ms.map(|ms| ms.to_string()),
+        );
         option("--cache-time", self.cache_time.map(|time| time.to_string()));
         option("--workers", self.workers.map(|workers| workers.to_string()));
         let mut words: Vec<&str> = self.flags.words().collect();
