@@ -124,10 +124,13 @@ def zones_and_cell(args, folder):
 
 def one_writer(args, folder):
     """Fig 13: every node reads its own file, all written from one node."""
-    lines, rates = {"zone": [], "node": []}, {}
+    series_of = {"zone placement": ("zone", 1), "node placement": ("node", 1),
+                 "node placement, 2 copies": ("node", 2)}
+    lines, rates = {name: [] for name in series_of}, {}
     with Testbed(args.zonal, folder, 1, args.nodes, args.rate) as bed:
-        for placement, points in lines.items():
-            top = bed.make_dir(1, placement, placement)
+        for name, points in lines.items():
+            placement, copies = series_of[name]
+            top = bed.make_dir(1, f"{placement}{copies}", placement, copies)
             warm_up(bed, top, bed.names(1))
             # One reader would be the writer itself, whose files need no link.
             for count in counts(args.nodes)[1:]:
@@ -140,13 +143,16 @@ def one_writer(args, folder):
                     rounds.append(bed.load("read", files, args.mib))
                 found = of_median_rate(rounds)
                 points.append([count, found["mib_per_s"]])
-                rates[f"{placement} placement {count}"] = found["rates"]
-                note(f"  {placement}, {count} nodes read: {found['mib_per_s']:.1f} MiB/s")
+                rates[f"{name} {count}"] = found["rates"]
+                note(f"  {name}, {count} nodes read: {found['mib_per_s']:.1f} MiB/s")
         peers = peer_lines(bed, args, [1], written_by="r1n1")
-    gain = lines["zone"][-1][1] / lines["node"][-1][1]
+    last = {name: points[-1][1] for name, points in lines.items()}
+    gain = last["zone placement"] / last["node placement"]
+    copied = last["zone placement"] / last["node placement, 2 copies"]
     sentence = (f"With {args.nodes} readers files in the zone are read {gain:.1f} times as fast as "
-                "files on their writer's node, which stop at the link of that node; in the "
+                "files on their writer's node, which stop at the link of that node, and "
+                f"{copied:.1f} times as fast as those with a second copy on another node. In the "
                 "publication HDFS with one copy stops at that server.")
     return series("Fig 13: files written by one node", "nodes that read their own file",
-                  [line(f"{name} placement", points) for name, points in lines.items()] + peers,
+                  [line(name, points) for name, points in lines.items()] + peers,
                   sentence, rates=rates)

@@ -53,11 +53,12 @@ class Testbed:
     def names(self, rack, count=None):
         return [f"r{rack}n{node}" for node in range(1, (count or self.nodes) + 1)]
 
-    def make_dir(self, rack, name, placement="zone"):
+    def make_dir(self, rack, name, placement="zone", copies=1):
         """Makes a first-level directory homed in a rack's zone."""
         path = f"{self.mount}/{name}"
         self.exec(f"r{rack}n1", self.zonal, "mkdir", "--zone", rack, path)
-        self.exec(f"r{rack}n1", self.zonal, "layout", "set", "--placement", placement, path)
+        layout = ["--placement", placement, "--copies", copies]
+        self.exec(f"r{rack}n1", self.zonal, "layout", "set", *layout, path)
         return path
 
     def links(self):
