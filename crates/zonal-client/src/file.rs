@@ -39,7 +39,7 @@ use write_failures::WriteFailures;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::{
-    Attr, Column, ErrorCode, FileData, Ino, Instant, TargetId, Timestamp, truncation,
+    Attr, ErrorCode, FileData, Ino, Instant, Layout, TargetId, Timestamp, truncation,
 };
 use zonal_wire::StorageReply;
 
@@ -102,8 +102,8 @@ pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) parts: Vec<InFlightMessage<N>>,
     /// Pieces of copies that miss changes: they follow after the others.
     pub(crate) left_out: Vec<Piece>,
-    /// New places of objects that move, by component, to which the batch goes as well.
-    pub(crate) new_places: Vec<(usize, Column)>,
+    /// The layout by which its pieces were made.
+    pub(crate) placed_by: Layout,
     /// The last truncation known when the batch was sent.
     pub(crate) truncate_seq: u64,
 }
@@ -341,7 +341,7 @@ impl<N: Net> FileState<N> {
             batch: batch.clone(),
             parts: Vec::new(),
             left_out: Vec::new(),
-            new_places: Vec::new(),
+            placed_by: self.data.layout.clone(),
             truncate_seq: self.data.truncate_seq,
         });
         Some(batch)

@@ -39,7 +39,7 @@ pub fn relocation_of(component: &Component, object: Column) -> Option<&Relocatio
 
 /// The new place of an object that is relocated.
 fn new_place(component: &Component, object: Column) -> Option<Column> {
-    relocation_of(component, object)?;
+    relocation_of(component, object).filter(|of| of.state != RelocationState::Missing)?;
     object.0.checked_add(object_count(component)).map(Column)
 }
 
@@ -71,7 +71,9 @@ pub fn place_use(component: &Component, place: Column) -> PlaceUse {
     let relocation = relocation_of(component, object_of(component, place));
     let state = relocation.map(|relocation| relocation.state);
     match (state, is_new(component, place)) {
-        (Some(RelocationState::Filling), true) => PlaceUse::Filling,
+        (Some(RelocationState::Filling), true) | (Some(RelocationState::Missing), false) => {
+            PlaceUse::Filling
+        }
         (Some(RelocationState::Filled), true) | (Some(RelocationState::Filling) | None, false) => {
             PlaceUse::Main
         }
@@ -104,8 +106,8 @@ pub fn slot_of_place(
         |found: &&Relocation| found.object == object && found.state == RelocationState::Settled;
     let found = match is_new(component, place) {
         true => {
-            let found = relocation_of(component, object);
-            Some(found.ok_or(LayoutError::BadColumn { column: place })?)
+            new_place(component, object).ok_or(LayoutError::BadColumn { column: place })?;
+            relocation_of(component, object)
         }
         false => component.relocations.iter().find(is_settled),
     };

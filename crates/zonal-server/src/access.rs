@@ -9,7 +9,7 @@
 //! | manager | `Digest` | the server of that node |
 //! | manager | `ClientLost` | servers with a shard |
 //! | manager | `RenewLease` | the server of that node, with a target |
-//! | manager | `PutBack` | the server of that target's node |
+//! | manager | `PutBack`, `RenewEpochs` | the server of that target's node |
 //! | manager | `TakeOut` | every member |
 //! | manager | `NodeStates`, `Events` | commands and servers |
 //! | manager | `Edit`, `Revoke`, `WantShards`, `GetDrains`, join tokens | commands |
@@ -198,7 +198,7 @@ pub(crate) fn check_manager(peer: &Peer, request: &ManagerRequest) -> Result<(),
         | ManagerRequest::JoinTokens
         | ManagerRequest::RemoveJoinToken { .. } => peer.role == Role::Tool,
         ManagerRequest::TakeOut { .. } => true,
-        ManagerRequest::PutBack { .. } => {
+        ManagerRequest::PutBack { .. } | ManagerRequest::RenewEpochs { .. } => {
             peer.role == Role::Server && has_role(peer, |roles| roles.storage)
         }
         ManagerRequest::CheckClock { node, .. } => peer.role == Role::Server && peer.node == *node,
@@ -236,7 +236,8 @@ pub(crate) fn check_put_back(
     map: &ZoneMap,
     request: &ManagerRequest,
 ) -> Result<(), ErrorCode> {
-    let ManagerRequest::PutBack { target } = request else {
+    let (ManagerRequest::PutBack { target } | ManagerRequest::RenewEpochs { target, .. }) = request
+    else {
         return Ok(());
     };
     let known = map.target(*target);

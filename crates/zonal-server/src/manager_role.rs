@@ -547,6 +547,7 @@ impl ManagerRole {
             ManagerRequest::RenewLease { node } => self.renew_lease(node)?,
             ManagerRequest::TakeOut { target } => self.take_out(target)?,
             ManagerRequest::PutBack { target } => self.put_back(target)?,
+            ManagerRequest::RenewEpochs { target, known } => self.renew_epochs(target, known)?,
             ManagerRequest::GetDrains => ManagerReply::Drains {
                 drains: self.drains().clone(),
             },

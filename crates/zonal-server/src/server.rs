@@ -325,7 +325,7 @@ fn start_periodic(
     });
     let filling = node.storage.as_ref().map(|storage| {
         let storage = Arc::clone(storage);
-        target_resync::start(storage, Arc::clone(&node.map))
+        target_resync::start(storage, manager.clone())
     });
     let draining = manager
         .here

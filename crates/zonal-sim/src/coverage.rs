@@ -47,6 +47,8 @@ pub enum FaultKind {
     Drain,
     /// A drain was ended before its time.
     DrainEnded,
+    /// A file got one copy more.
+    CopiesAdded,
     /// A target was lost for good.
     TargetLost,
     /// A bit of a segment was flipped.
@@ -73,7 +75,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -95,6 +97,7 @@ impl FaultKind {
         Self::Move,
         Self::Drain,
         Self::DrainEnded,
+        Self::CopiesAdded,
         Self::TargetLost,
         Self::FlippedBit,
         Self::MisdirectedWrite,
@@ -132,6 +135,7 @@ impl FaultKind {
             Self::CalendarJump => "calendar jumps",
             Self::Drain => "drains",
             Self::DrainEnded => "drains ended",
+            Self::CopiesAdded => "files with more copies",
             Self::TargetLost => "targets lost",
             Self::Move => "partitions moved",
             Self::FlippedBit => "bits flipped",

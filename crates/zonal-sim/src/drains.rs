@@ -44,8 +44,8 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             }
             continue;
         }
-        // Room for all copies on other targets, in each zone.
-        let least = usize::from(world.size().copies) + 1;
+        // Room for all copies on other targets, in each zone; some files get one copy more.
+        let least = usize::from(world.size().copies) + 2;
         let Some(target) = rng.pick(&serving).copied() else {
             continue;
         };

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::{ShardDriver, ShardPace, ShardParts};
 use zonal_meta::{RootMirror, ShardConfig};
-use zonal_types::{Codec, ErrorCode, Ino, KvRead, MapVersion, ShardId};
+use zonal_types::{Codec, ErrorCode, Ino, KvRead, MapVersion, SessionId, ShardId};
 use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest, Service};
 use zonal_zonemap::map_records::MAP_KEY;
 use zonal_zonemap::{EditError, Manager, MapEdit, Shard, ZoneMap};
@@ -278,6 +278,7 @@ impl MetaNode {
         }
         planted_bugs::change(self.plant, &mut header, &mut request);
         let unmarked = planted_bugs::forget_mark(self.plant, &mut header, &mut request);
+        let is_client = header.session != SessionId(0);
         let _running = RunningRequest::begin(&self.running);
         if self.disk().is_full() && request.adds() {
             self.host().peers.network.count(FaultKind::FullShard);
@@ -302,6 +303,10 @@ impl MetaNode {
             Some(watched.await)
         };
         let reply = reply.map(|reply| planted_bugs::pretend_mark(reply, unmarked));
+        let reply = reply.map(|reply| match is_client {
+            true => planted_bugs::hide_relocations(self.plant, reply),
+            false => reply,
+        });
         let Some(reply) = reply else {
             self.kept.borrow_mut().push(task);
             return failed(ErrorCode::TimedOut);

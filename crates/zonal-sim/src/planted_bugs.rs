@@ -42,8 +42,8 @@ pub enum Plant {
     MarksAreForgotten,
     /// Targets fill their stale copies with nothing.
     FillsAreEmpty,
-    /// The manager of a drain goes on without fences.
-    FencesAreSkipped,
+    /// Shards do not tell clients of the new places of objects that move.
+    RelocationsAreHidden,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -103,7 +103,7 @@ pub const PLANTS: [(&str, Plant); 35] = [
     ("copies-shifted", Plant::CopiesAreShifted),
     ("marks-forgotten", Plant::MarksAreForgotten),
     ("fills-empty", Plant::FillsAreEmpty),
-    ("fences-skipped", Plant::FencesAreSkipped),
+    ("relocations-hidden", Plant::RelocationsAreHidden),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

@@ -146,6 +146,13 @@ fn random_placement(rng: &mut SimRng) -> Placement {
 }
 
 impl ProgramSet {
+    /// A client of the set.
+    #[must_use]
+    pub fn client(&self, index: usize) -> Option<Rc<SimClient>> {
+        let clients = self.clients.borrow();
+        clients.get(index).map(|(client, _dir)| client.clone())
+    }
+
     /// A set without clients.
     #[must_use]
     pub fn new(scenario: Scenario, faults: bool, plant: Plant) -> Self {

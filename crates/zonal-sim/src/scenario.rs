@@ -10,6 +10,7 @@
 //! Bounds are checked in all phases.
 
 use crate::checker::{allocated_bytes, bounds, copies, healing, names, placement, survival};
+use crate::coverage::FaultKind;
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
 use crate::planted_bugs::Plant;
@@ -288,7 +289,7 @@ fn copied(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
 fn drained(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
     let (size, scenario) = copied(size, rng);
     let size = CellSize {
-        targets: size.targets.max(3) + 1,
+        targets: size.targets.max(3) + 2,
         copies: if rng.chance(400) { 1 } else { size.copies },
         drains: true,
         ..size
@@ -325,6 +326,10 @@ impl Run {
             .clock
             .spawn(NETWORK, look(world.clone(), self.programs.clone()));
         fault::begin(world, plan, &mut rng.fork(4));
+        if plan.drains && rng.chance(500) {
+            let more = more_copies(world.clone(), self.programs.clone(), rng.fork(7));
+            world.clock.spawn(NETWORK, more);
+        }
         let over = || world.running() == 0 || !self.is_good();
         let safety = world.clock.now().plus_ms(SAFETY_MS);
         world.clock.run(safety, over);
@@ -423,6 +428,30 @@ impl Run {
                 .report(format!("invariant 9: {name} never ended"));
         }
         self.is_good()
+    }
+}
+
+/// Gives files one copy more, while programs use them.
+async fn more_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) {
+    loop {
+        world.clock.sleep(rng.between(200, 6_000) * 1_000_000).await;
+        if !world.faults_wanted() {
+            return;
+        }
+        let files = placement::files(&world);
+        let client = programs.client(rng.below(world.client_count()) as usize);
+        let (Some(ino), Some(client)) = (rng.pick(&files).copied(), client) else {
+            continue;
+        };
+        let copies = world.size().copies + 1;
+        let value = format!("redundancy=copies:{copies}");
+        let who = crate::workload::who();
+        let call = client.begin();
+        let given = call.setxattr(&who, ino, b"zonal.layout", value.as_bytes(), 0);
+        // The file may be removed, or its objects move.
+        if given.await.is_ok() {
+            world.network.count(FaultKind::CopiesAdded);
+        }
     }
 }
 

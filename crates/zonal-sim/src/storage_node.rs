@@ -27,7 +27,7 @@ use zonal_object::{
     EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, Truncation, replay_checks,
 };
 use zonal_types::limits::{BLOCK_BYTES, STORAGE_IO_BYTES_MAX};
-use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, TargetId};
+use zonal_types::{Codec, ErrorCode, HolderNumber, KvRead, NodeId, TargetId};
 use zonal_wire::{ErrorNumber, Header, ManagerReply, ManagerRequest, StorageReply, StorageRequest};
 
 /// Size of simulated targets: 64 MiB in segments of 4 MiB, and few pending blocks, so that
@@ -176,11 +176,23 @@ impl StorageNode {
                     continue;
                 }
                 let (map, now) = (host.map(), host.line.now().instant);
-                for shard in plan.shards(&map, node.driver.id(), now) {
-                    let round = node.driver.resync(shard).await;
-                    if round.is_ok_and(|round| round.left == 0) {
+                let mut unfenced = 0;
+                let target = node.driver.id();
+                for shard in plan.shards(&map, target, now) {
+                    let Ok(round) = node.driver.resync(shard).await else {
+                        continue;
+                    };
+                    unfenced += round.unfenced;
+                    if round.left == 0 {
                         plan.done(shard);
                     }
+                }
+                let own = map.target(target).map_or(NodeId(0), |own| own.node);
+                if unfenced > 0 {
+                    let known = map.version;
+                    let fence = ManagerRequest::RenewEpochs { target, known };
+                    // The next round asks again.
+                    host.line.ask_manager_as(own, &fence).await.ok();
                 }
             }
         });

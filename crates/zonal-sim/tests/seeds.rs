@@ -230,7 +230,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),
         // An old place is read, or a new one misses a change.
-        Plant::FencesAreSkipped => ("the model", Scenario::Drains),
+        Plant::RelocationsAreHidden => ("the model", Scenario::Drains),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

@@ -138,6 +138,16 @@ codec_enum! {
         Filled = 2,
         /// The object lies in the new place alone.
         Settled = 3,
+        /// The object is new, at its only place, which its target fills.
+        Missing = 4,
+    }
+}
+
+impl RelocationState {
+    /// True where a target has yet to fill the object.
+    #[must_use]
+    pub fn is_filled_now(self) -> bool {
+        matches!(self, Self::Filling | Self::Missing)
     }
 }
 
@@ -281,9 +291,7 @@ impl Layout {
     /// True where a target has yet to fill something of the file.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
-        let mut relocations = self.relocations();
-        !self.stale.is_empty()
-            || relocations.any(|relocation| relocation.state == RelocationState::Filling)
+        !self.stale.is_empty() || self.relocations().any(|of| of.state.is_filled_now())
     }
 
     /// The data ids of the file, one for each component.

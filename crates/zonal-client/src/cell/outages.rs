@@ -14,7 +14,7 @@ use zonal_types::{
     Column, Component, ErrorCode, Instant, Layout, MapVersion, Redundancy, TargetId,
 };
 use zonal_wire::{ManagerReply, ManagerRequest};
-use zonal_zonemap::map::{SlotState, TargetState};
+use zonal_zonemap::map::SlotState;
 
 /// Least time between two reports of one target, ms.
 const REPORT_PAUSE_MS: u64 = 500;
@@ -126,7 +126,7 @@ impl<N: Net> Cell<N> {
     }
 
     /// True where a layout of this version has the marks of all outages, and all relocations that
-    /// targets know. A file that never moved has none: it asks only where objects left its target.
+    /// targets know. A file with one copy that never moved has none.
     pub(crate) fn has_marks(&self, as_of: MapVersion, component: &Component) -> bool {
         component.redundancy == Redundancy::None || self.map().knows_outages(component, as_of)
     }
@@ -137,10 +137,8 @@ impl<N: Net> Cell<N> {
             return self.has_marks(as_of, component);
         }
         let map = self.map();
-        map.slot_of_place(component, place).is_none_or(|found| {
-            let state = map.target_state(found.slot.target);
-            found.slot.slot_epoch.0 <= as_of.0 || !state.is_some_and(TargetState::has_left)
-        })
+        let found = map.slot_of_place(component, place);
+        found.is_none_or(|found| found.slot.slot_epoch.0 <= as_of.0)
     }
 }
 

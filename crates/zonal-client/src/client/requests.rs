@@ -3,7 +3,7 @@
 use crate::cell::session::{CloseRequest, Link, SlotPlace};
 use crate::client::ClientCall;
 use crate::transport::net::Net;
-use zonal_types::ErrorCode;
+use zonal_types::{ErrorCode, MapVersion};
 use zonal_wire::{MetaReply, MetaRequest};
 
 impl<N: Net> ClientCall<'_, N> {
@@ -44,7 +44,11 @@ impl<N: Net> ClientCall<'_, N> {
         let own_change = self.inode_cache.own_change(self, request);
         let leased_change = self.inode_cache.leased_change(self, link, request);
         let changing = self.inode_cache.changing(self, link, request);
+        let known = self.map().version;
         let mut reply = self.ask(link, request, place, self.deadline()).await;
+        if let Ok(reply) = &mut reply {
+            know_relocations(reply, known);
+        }
         if let Some(changing) = changing {
             reply = self.inode_cache.changed(self, link, &changing, reply);
         }
@@ -55,5 +59,23 @@ impl<N: Net> ClientCall<'_, N> {
             own_change.end(&reply);
         }
         reply
+    }
+}
+
+/// Notes the map known before a request in a file's state of the reply, where the file has no
+/// relocation. Those are durable before the map has the epochs by which targets know them: so the
+/// file has none up to that map.
+fn know_relocations(reply: &mut MetaReply, known: MapVersion) {
+    let data = match reply {
+        MetaReply::Attr { data, .. } => data.as_mut(),
+        MetaReply::Opened { data, .. }
+        | MetaReply::OpenedSmall { data, .. }
+        | MetaReply::Truncated { data, .. }
+        | MetaReply::Appending { data, .. }
+        | MetaReply::MadeOpen { data, .. } => Some(data),
+        _ => None,
+    };
+    if let Some(data) = data.filter(|data| !data.layout.has_copies()) {
+        data.as_of = known;
     }
 }

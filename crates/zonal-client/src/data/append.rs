@@ -11,7 +11,7 @@
 
 use crate::cell::session::{AppendInFlight, Link};
 use crate::client::ClientCall;
-use crate::data::relocated_places::new_places;
+use crate::data::relocated_places::all_places;
 use crate::data::storage_retry::Persistence;
 use crate::file::File;
 use crate::file::inline_bytes::split;
@@ -205,7 +205,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut end = offset + bytes.len() as u64;
         let length = bytes.len() as u64;
         let pieces = self.pieces_to_write(&data, offset, length).await?;
-        let mut known = new_places(&data.layout);
+        let mut known = all_places(&data.layout);
         let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
         loop {
             let Some((piece, fills)) = left.pop_front() else {

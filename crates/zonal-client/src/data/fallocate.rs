@@ -1,7 +1,7 @@
 //! fallocate: reserves space, punches holes, writes zeros.
 
 use crate::client::ClientCall;
-use crate::data::relocated_places::new_places;
+use crate::data::relocated_places::all_places;
 use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
@@ -114,7 +114,7 @@ impl<N: Net> ClientCall<'_, N> {
                 zonal_layout::places(component).map(move |place| (index, component, place, false))
             })
             .collect();
-        let mut known = new_places(&data.layout);
+        let mut known = all_places(&data.layout);
         let mut delta = 0;
         loop {
             let Some((index, component, column, fills)) = left.pop_front() else {

@@ -133,16 +133,9 @@ impl<N: Net> ClientCall<'_, N> {
         let outdatings = file.state().outdatings;
         let ino = file.ino;
         let request = MetaRequest::GetAttr { ino, data: true };
-        let known = self.map().version;
         match self.meta(&link, &request).await? {
-            MetaReply::Attr { attr, mut data, .. } => {
-                if let Some(data) = &mut data {
-                    // Relocations are durable before the map has the epochs by which targets know
-                    // them. So a file without any has none up to the map known before the request.
-                    if !data.layout.has_copies() {
-                        data.as_of = known;
-                    }
-
+            MetaReply::Attr { attr, data, .. } => {
+                if let Some(data) = &data {
                     self.know_sets(data).await?;
                 }
                 let mut state = file.state();

@@ -10,21 +10,17 @@ use crate::client::ClientCall;
 use crate::file::batch::Batch;
 use crate::file::{File, FileState};
 use crate::transport::net::Net;
-use zonal_layout::{Piece, PlaceUse, object_count, place_use, places};
+use zonal_layout::{Piece, PlaceUse, place_use, places};
 use zonal_types::{Column, ErrorCode, Layout, Redundancy, TargetId};
 use zonal_wire::StorageReply;
 use zonal_zonemap::ZoneMap;
 
-/// The new places of a layout's objects, by component.
-pub(crate) fn new_places(layout: &Layout) -> Vec<(usize, Column)> {
+/// The places of a layout's objects, by component.
+pub(crate) fn all_places(layout: &Layout) -> Vec<(usize, Column)> {
     let components = layout.components.iter().enumerate();
-    let relocated = components.filter(|(_, component)| !component.relocations.is_empty());
-    let new = relocated.flat_map(|(index, component)| {
-        let behind = object_count(component);
-        let new = places(component).filter(move |place| place.0 >= behind);
-        new.map(move |place| (index, place))
-    });
-    new.collect()
+    let all = components
+        .flat_map(|(index, component)| places(component).map(move |place| (index, place)));
+    all.collect()
 }
 
 impl<N: Net> FileState<N> {
@@ -44,9 +40,13 @@ impl<N: Net> FileState<N> {
         if counts { delta } else { 0 }
     }
 
-    /// New places of the file that are not among the known ones.
+    /// Places of the file that are not among the known ones. None for a file with one copy that
+    /// never moved.
     pub(crate) fn late_places(&self, known: &[(usize, Column)]) -> Vec<(usize, Column)> {
-        let mut late = new_places(&self.data.layout);
+        if !self.data.layout.has_copies() {
+            return Vec::new();
+        }
+        let mut late = all_places(&self.data.layout);
         late.retain(|place| !known.contains(place));
         late
     }
@@ -69,11 +69,14 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         batch: &Batch,
-        known: &[(usize, Column)],
+        placed_by: &Layout,
     ) -> Result<Vec<Piece>, ErrorCode> {
         let (late, data) = {
             let state = file.state();
-            let late = state.late_places(known);
+            if state.data.layout.layout_gen == placed_by.layout_gen {
+                return Ok(Vec::new());
+            }
+            let late = state.late_places(&all_places(placed_by));
             if late.is_empty() {
                 return Ok(Vec::new());
             }

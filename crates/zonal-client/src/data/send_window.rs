@@ -18,7 +18,6 @@
 
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
-use crate::data::relocated_places::new_places;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
@@ -80,12 +79,13 @@ impl<N: Net> ClientCall<'_, N> {
         for (at, run) in batch.runs() {
             pieces.extend(self.pieces_to_write(&data, *at, run.len() as u64).await?);
         }
-        if data.layout.has_copies() {
-            let left_out = self.leave_out_stale(file, &mut pieces).await?;
-            if let Some(last) = file.state().inflight.back_mut() {
-                last.left_out = left_out;
-                last.new_places = new_places(&data.layout);
-            }
+        let left_out = match data.layout.has_copies() {
+            true => self.leave_out_stale(file, &mut pieces).await?,
+            false => Vec::new(),
+        };
+        if let Some(last) = file.state().inflight.back_mut() {
+            last.left_out = left_out;
+            last.placed_by = data.layout;
         }
         Ok(pieces)
     }
@@ -210,14 +210,14 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut done = Ok(());
         for _ in 0..count {
-            let (batch, parts, mut left_out, (truncate_seq, new_places)) = {
+            let (batch, parts, mut left_out, (truncate_seq, placed_by)) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
                     break;
                 };
                 let parts = std::mem::take(&mut front.parts);
                 let left_out = std::mem::take(&mut front.left_out);
-                let known = (front.truncate_seq, std::mem::take(&mut front.new_places));
+                let known = (front.truncate_seq, std::mem::take(&mut front.placed_by));
                 (front.batch.clone(), parts, left_out, known)
             };
             let mut of_batch = Ok(());
@@ -246,7 +246,7 @@ impl<N: Net> ClientCall<'_, N> {
                 of_batch = both(of_batch, noted.await);
             }
             if of_batch.is_ok() {
-                of_batch = match self.late_pieces(file, &batch, &new_places).await {
+                of_batch = match self.late_pieces(file, &batch, &placed_by).await {
                     Ok(late) => {
                         left_out.extend(late);
                         self.fill_left_out(file, left_out, &batch).await

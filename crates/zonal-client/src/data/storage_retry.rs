@@ -5,7 +5,7 @@ use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
-use crate::data::relocated_places::new_places;
+use crate::data::relocated_places::all_places;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
@@ -280,11 +280,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
             ErrorCode::StaleEpoch | ErrorCode::WrongTarget => {
                 self.try_refresh_map().await?;
-                let has_copies = file.state().data.layout.has_copies();
-                match has_copies || self.map().has_leaving() {
-                    true => self.refetch(file).await.map(drop),
-                    false => Ok(()),
-                }
+                self.refetch(file).await.map(drop)
             }
             // Its server may have come up at another address.
             ErrorCode::Unreachable | ErrorCode::TimedOut => {
@@ -402,7 +398,7 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => all = Err(code),
             }
         }
-        let mut known = new_places(&data.layout);
+        let mut known = all_places(&data.layout);
         while all.is_ok() {
             let Some(at) = left_out.pop() else {
                 let late = file.state().late_places(&known);

@@ -18,7 +18,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
 use zonal_object::{ChangeOutcome, Edit, ObjectId};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
-use zonal_types::{Column, Component, ErrorCode, FileData, Ino, ShardId, TargetId};
+use zonal_types::{
+    Column, Component, ErrorCode, FileData, Ino, RelocationState, ShardId, TargetId,
+};
 use zonal_wire::{MetaReply, MetaRequest, ObjectRef, StorageRequest};
 use zonal_zonemap::ZoneMap;
 
@@ -34,6 +36,8 @@ pub struct ResyncRound {
     pub mended: u64,
     /// Files that stay marked: a later round tries again.
     pub left: u64,
+    /// Those of them with objects that clients may not know yet: a fence must come first.
+    pub unfenced: u64,
     /// Bytes taken from other targets.
     pub bytes: u64,
 }
@@ -97,8 +101,18 @@ impl FillGuard {
 struct FilledObject {
     own: ObjectRef,
     from: ObjectRef,
-    /// The object moves here.
-    is_relocated: bool,
+    kind: FilledKind,
+}
+
+/// Why an object is filled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FilledKind {
+    /// It misses changes.
+    Stale,
+    /// It moves here.
+    Moved,
+    /// The column gets one copy more.
+    New,
 }
 
 impl<H: TargetHost> TargetDriver<H> {
@@ -119,6 +133,11 @@ impl<H: TargetHost> TargetDriver<H> {
             for (ino, data) in &files {
                 if let Some(why) = self.failure() {
                     return Err(Refused::new(ErrorCode::Io, why));
+                }
+                if has_unfenced(&self.host.map(), self.id, data) {
+                    round.left += 1;
+                    round.unfenced += 1;
+                    continue;
                 }
                 match self.resync_file(shard, *ino, data).await {
                     Ok(bytes) => {
@@ -143,10 +162,16 @@ impl<H: TargetHost> TargetDriver<H> {
         for object in objects_to_fill(&map, self.id, data)? {
             let (filled, allocated) = self.fill_object(&map, &object).await?;
             bytes += filled;
-            match object.is_relocated {
+            let id = (object.own.data_id, object.own.column);
+            match object.kind {
+                FilledKind::Stale => delta = delta.saturating_add(allocated),
                 // The file counts the object at the place that it leaves.
-                true => relocated.push((object.own.data_id, object.own.column)),
-                false => delta = delta.saturating_add(allocated),
+                FilledKind::Moved => relocated.push(id),
+                FilledKind::New => {
+                    let stat = self.lock().stat(self.host.store(), named(&object.own).0)?;
+                    delta = delta.saturating_add_unsigned(stat.allocated);
+                    relocated.push(id);
+                }
             }
         }
         self.flush(self.host.head()).await?;
@@ -272,8 +297,7 @@ impl<H: TargetHost> TargetDriver<H> {
 ///
 /// # Errors
 /// `StaleEpoch` where the file's layout is older than an outage that the map knows: it may lack
-/// marks. `NotReady` where no copy without a mark is in service, or clients may not know the
-/// relocation yet.
+/// marks. `NotReady` where no copy without a mark is in service.
 fn objects_to_fill(
     map: &ZoneMap,
     target: TargetId,
@@ -289,20 +313,32 @@ fn objects_to_fill(
                 continue;
             }
             let relocation = relocation_of(component, object_of(component, place));
-            let is_known = relocation.is_none_or(|of| map.is_fenced(component, of.as_of));
-            if is_relocated && !is_known {
-                return Err(ErrorCode::NotReady);
-            }
+            let kind = match relocation.map(|of| of.state) {
+                Some(RelocationState::Missing) => FilledKind::New,
+                _ if is_relocated => FilledKind::Moved,
+                _ => FilledKind::Stale,
+            };
             let from = whole_refs(map, data, component, own)?;
             let from = *from.first().ok_or(ErrorCode::NotReady)?;
-            found.push(FilledObject {
-                own,
-                from,
-                is_relocated,
-            });
+            found.push(FilledObject { own, from, kind });
         }
     }
     Ok(found)
+}
+
+/// True where a target has to fill an object that clients may not know yet.
+fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
+    data.layout.components.iter().any(|component| {
+        zonal_layout::places(component).any(|place| {
+            let relocation = relocation_of(component, object_of(component, place));
+            let is_its = map
+                .slot_of_place(component, place)
+                .is_some_and(|found| found.slot.target == target);
+            is_its
+                && place_use(component, place) == PlaceUse::Filling
+                && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
+        })
+    })
 }
 
 /// The copies of an object that have all changes and are in service, on other targets.

@@ -7,10 +7,12 @@
 
 use std::collections::BTreeSet;
 use zonal_types::{Epoch, Instant, ShardId, TargetId};
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{Target, ZoneMap};
 
 /// Time between two questions to a shard of the own zone that had nothing, ms.
-const ASK_AGAIN_MS: u64 = 60_000;
+const ASK_AGAIN_MS: u64 = 10_000;
+/// Time between two questions to the root's shard, ms.
+const ASK_ROOT_AGAIN_MS: u64 = 120_000;
 /// As [`ASK_AGAIN_MS`], while objects of another target move to this one, ms.
 const ASK_FOR_MOVED_MS: u64 = 1_000;
 
@@ -21,6 +23,7 @@ pub struct ResyncPlan {
     slots: Option<Epoch>,
     left: BTreeSet<ShardId>,
     asked: Option<Instant>,
+    asked_root: Option<Instant>,
 }
 
 impl ResyncPlan {
@@ -37,20 +40,33 @@ impl ResyncPlan {
             self.slots = newest;
             self.left = map.shards.iter().map(|shard| shard.id).collect();
             self.asked = Some(now);
+            self.asked_root = Some(now);
         }
-        let has_leaving = map.targets.iter().any(|of| of.state.is_leaving());
+        let zone_of = |target: &Target| map.node(target.node).map(|node| node.zone);
+        let zone = map.target(target).and_then(zone_of);
+        let mut near = map.targets.iter().filter(|of| zone_of(of) == zone);
+        let has_leaving = near.any(|of| of.state.is_leaving());
+        let is_due = |asked: Option<Instant>, pause| {
+            asked.is_none_or(|asked: Instant| now.ms_since(asked) >= pause)
+        };
         let pause = match has_leaving {
             true => ASK_FOR_MOVED_MS,
             false => ASK_AGAIN_MS,
         };
-        if self.asked.is_none_or(|asked| now.ms_since(asked) >= pause) {
+        if is_due(self.asked, pause) {
             self.asked = Some(now);
-            let node = map.target(target).and_then(|own| map.node(own.node));
-            let zone = node.map(|node| node.zone);
             let shards = map.shards.iter();
-            // The root's shard has files of all zones.
-            let near = shards.filter(|shard| Some(shard.zone) == zone || shard.id == ShardId(0));
+            let near = shards.filter(|shard| Some(shard.zone) == zone);
             self.left.extend(near.map(|shard| shard.id));
+        }
+        // It has files of all zones, and there may be many targets.
+        let pause = match has_leaving {
+            true => ASK_FOR_MOVED_MS,
+            false => ASK_ROOT_AGAIN_MS,
+        };
+        if is_due(self.asked_root, pause) {
+            self.asked_root = Some(now);
+            self.left.insert(ShardId(0));
         }
         self.left.iter().copied().collect()
     }

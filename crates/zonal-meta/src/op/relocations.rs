@@ -183,7 +183,7 @@ fn return_file(
                     counts.filling += 1;
                     counts.unfenced += 1;
                 }
-                RelocationState::Settled => {}
+                RelocationState::Settled | RelocationState::Missing => {}
             }
         }
     }
@@ -243,6 +243,19 @@ fn relocate_object(
             counts.filling += 1;
             counts.unfenced += u64::from(!map.is_fenced(component, found.as_of));
         }
+        Some(found) if found.state == RelocationState::Missing && before == Some(target) => {
+            // Nothing is there yet: another target makes it.
+            match destination(component, layout, map, object, candidates) {
+                Some(place) => {
+                    component.relocations.retain(|of| of.object != object);
+                    make_missing(component, map, object, place);
+                    counts.begun += 1;
+                    counts.filling += 1;
+                    counts.unfenced += 1;
+                }
+                None => counts.stuck += 1,
+            }
+        }
         // It waits for the drain of the place before.
         Some(_filled) if new == Some(target) => counts.stuck += 1,
         _ => {}
@@ -275,6 +288,97 @@ fn begin(component: &mut Component, map: &ZoneMap, object: Column, place: (Strip
         state: RelocationState::Filling,
         as_of: map.version,
     });
+}
+
+/// Notes a new object, which its target is to fill.
+fn make_missing(
+    component: &mut Component,
+    map: &ZoneMap,
+    object: Column,
+    (set, slot): (StripeSetId, u16),
+) {
+    let record = |state| Relocation {
+        object,
+        set,
+        slot,
+        state,
+        as_of: map.version,
+    };
+    let computed = map.slot_of_place(component, object);
+    if computed.is_none_or(|at| (at.set, at.number) != (set, slot)) {
+        component.relocations.push(record(RelocationState::Settled));
+    }
+    component.relocations.push(record(RelocationState::Missing));
+}
+
+/// Gives a file more copies of its columns, which their targets fill. Fewer copies than it has are
+/// refused.
+///
+/// # Errors
+/// `NotSupported` for fewer copies. `Busy` while objects of the file move. `Range` where there are
+/// too few nodes.
+pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<bool> {
+    let map = tx.env.map;
+    let candidates = candidates(map);
+    let mut layout = inode.layout.clone();
+    for component in &mut layout.components {
+        let now = component.redundancy.copies();
+        if copies == now {
+            continue;
+        }
+        if copies < now {
+            return Err(ErrorCode::NotSupported);
+        }
+        let is_moving = |of: &Relocation| of.state != RelocationState::Settled;
+        if component.relocations.iter().any(is_moving) {
+            return Err(ErrorCode::Busy);
+        }
+        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
+        let step = match component.redundancy {
+            Redundancy::Copies { step, copies } if copies > 1 => step,
+            _ => map.copy_step(set, copies),
+        };
+        component.redundancy = Redundancy::Copies { copies, step };
+        let first = component.count.saturating_mul(now);
+        for object in first..component.count.saturating_mul(copies) {
+            let object = Column(object);
+            // Until it has a place, it counts as missing at its computed one.
+            let computed = map.slot_of_place(component, object);
+            let computed = computed.map(|at| (at.set, at.number));
+            let before = component.relocations.len();
+            make_missing(component, map, object, computed.ok_or(ErrorCode::Corrupt)?);
+            if is_sound(component, map, object) {
+                continue;
+            }
+            component.relocations.truncate(before);
+            let place = destination(component, &inode.layout, map, object, &candidates);
+            make_missing(component, map, object, place.ok_or(ErrorCode::Range)?);
+        }
+        if component.relocations.len() > RELOCATIONS_MAX {
+            return Err(ErrorCode::Range);
+        }
+    }
+    if layout == inode.layout {
+        return Ok(false);
+    }
+    layout.layout_gen = LayoutGen(layout.layout_gen.0.saturating_add(1));
+    inode.layout = layout;
+    Ok(true)
+}
+
+/// True where an object's place is on a target that takes files, and on no node with another copy.
+fn is_sound(component: &Component, map: &ZoneMap, object: Column) -> bool {
+    let node_of = |place| {
+        let target = map.slot_of_place(component, place)?.slot.target;
+        let found = map.target(target)?;
+        let is_good = found.state.takes_files() && !map.is_out(target);
+        Some((found.node, is_good))
+    };
+    let column = object.0 % component.count.max(1);
+    let mut others = places_of_column(component, column).filter(|place| *place != object);
+    node_of(object).is_some_and(|(node, is_good)| {
+        is_good && others.all(|other| node_of(other).is_none_or(|(other, _)| other != node))
+    })
 }
 
 /// The slot for an object that leaves its place: on a node without another copy of the column,
@@ -325,7 +429,7 @@ pub(super) fn is_filled_by(layout: &Layout, map: &ZoneMap, target: TargetId) -> 
     layout.relocations().any(|relocation| {
         let slot = map.set(relocation.set);
         let slot = slot.and_then(|set| set.slots.get(usize::from(relocation.slot)));
-        relocation.state == RelocationState::Filling && slot.is_some_and(|of| of.target == target)
+        relocation.state.is_filled_now() && slot.is_some_and(|of| of.target == target)
     })
 }
 
@@ -353,6 +457,14 @@ pub(super) fn fill(
                 relocation.as_of = now;
             }
         }
+        component.relocations.retain(|relocation| {
+            let slot = map.set(relocation.set);
+            let slot = slot.and_then(|set| set.slots.get(usize::from(relocation.slot)));
+            let is_whole = relocation.state == RelocationState::Missing
+                && slot.is_some_and(|slot| slot.target == target)
+                && filled.contains(&(data_id, relocation.object));
+            !is_whole
+        });
     }
     // A target that has no place of the file any more needs no mark.
     let components = layout.components.clone();

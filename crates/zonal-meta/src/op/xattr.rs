@@ -1,7 +1,7 @@
 //! Extended attributes: `user.*`, `trusted.*`, `security.*`, the two POSIX ACLs, and `zonal.layout`
 //! (a directory's policy or a file's layout as text, never listed).
 
-use super::{Result, policy};
+use super::{Result, policy, relocations};
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use crate::inode::{FLAG_OWN_POLICY, Inode};
 use crate::keys;
@@ -145,7 +145,12 @@ pub(crate) fn set(
     if class == Class::Layout {
         let policy = parse_policy(value)?;
         if !inode.is_dir() {
-            return Err(ErrorCode::NotSupported);
+            let copies = policy.map_or(1, |policy| policy.redundancy.copies());
+            if inode.is_file() && relocations::add_copies(tx, &mut inode, copies)? {
+                inode.changed(tx.now.wall);
+                tx.save(inode);
+            }
+            return Ok(MetaReply::Done);
         }
         // An inherited count may be larger, from a directory above where there is a larger zone; a
         // new one may not.
@@ -273,7 +278,7 @@ pub fn flag_of(name: &[u8]) -> u8 {
 
 fn redundancy_word(redundancy: Redundancy) -> String {
     match redundancy {
-        Redundancy::None => "redundancy=none".to_owned(),
+        Redundancy::None | Redundancy::Copies { copies: 1, .. } => "redundancy=none".to_owned(),
         Redundancy::Copies { copies, .. } => format!("redundancy=copies:{copies}"),
     }
 }

@@ -145,6 +145,24 @@ impl ManagerRole {
         Ok(reply)
     }
 
+    /// Renews the epochs of a target's zone, where they are not newer than the map that its server
+    /// knows.
+    pub(super) fn renew_epochs(
+        &self,
+        target: TargetId,
+        known: MapVersion,
+    ) -> Result<ManagerReply, ManagerError> {
+        let map = self.newest_map();
+        let mut slots = map.sets.iter().flat_map(|set| &set.slots);
+        if slots.any(|slot| slot.target == target && slot.slot_epoch.0 > known.0) {
+            return Ok(reply_of(&map));
+        }
+        let map = self.append(Vec::new(), &[MapEdit::RenewEpochs { target }], None)?;
+        let reply = reply_of(&map);
+        self.settle(map)?;
+        Ok(reply)
+    }
+
     /// Takes a target out whose node is down, where that is allowed now.
     pub(crate) fn take_out_down(&self, target: TargetId) {
         let known = self.newest_map();

@@ -73,6 +73,13 @@ impl Found {
     }
 }
 
+/// The files of a cell.
+#[must_use]
+pub fn files(world: &World) -> Vec<Ino> {
+    let found = Found::of(world);
+    found.owners.values().map(|(inode, _)| inode.ino).collect()
+}
+
 /// Whether the object lies where its owner's layout says.
 fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: TargetId) -> bool {
     let mut places = zonal_layout::places(component);

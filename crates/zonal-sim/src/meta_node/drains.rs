@@ -3,7 +3,6 @@
 use super::MetaNode;
 use super::host::SimulatedHost;
 use crate::coverage::FaultKind;
-use crate::planted_bugs::Plant;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::drain::{DrainHost, Drains};
@@ -27,9 +26,6 @@ impl DrainHost for SimulatedHost {
     }
 
     async fn edit(&self, edit: MapEdit) -> Result<MapVersion, ErrorCode> {
-        if self.plant == Plant::FencesAreSkipped && matches!(edit, MapEdit::RenewEpochs { .. }) {
-            return Ok(self.peers.map.borrow().version);
-        }
         let edited = SimulatedHost::edit(self, &[edit]);
         edited.map_err(|_refused| ErrorCode::Invalid)?;
         Ok(self.peers.map.borrow().version)

@@ -117,6 +117,10 @@ impl SimulatedHost {
             Some(ManagerRequest::PutBack { target }) => {
                 Some(self.change_map(&MapEdit::PutBack { target: *target }))
             }
+            Some(ManagerRequest::RenewEpochs { target, .. }) => {
+                let edit = MapEdit::RenewEpochs { target: *target };
+                Some(self.change_map(&edit))
+            }
             Some(ManagerRequest::GetMap { .. }) if node != NodeId(0) => {
                 let now = self.now().instant;
                 self.leases.borrow_mut().insert(node, now);

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::task::Poll;
 use zonal_types::limits::BLOCK_BYTES;
-use zonal_types::{KvChange, TargetId};
+use zonal_types::{KvChange, Relocation, RelocationState, TargetId};
 use zonal_wire::{Header, MetaReply, MetaRequest, NO_SLOT};
 
 /// Applies the planted bug to a request.
@@ -69,6 +69,22 @@ pub(super) fn pretend_mark(mut reply: MetaReply, mut targets: Vec<TargetId>) -> 
         targets.sort_unstable();
         targets.dedup();
         data.layout.stale = targets;
+    }
+    reply
+}
+
+/// A planted bug: the file's state lacks the relocations that are under way.
+pub(super) fn hide_relocations(plant: Plant, mut reply: MetaReply) -> MetaReply {
+    if plant == Plant::RelocationsAreHidden
+        && let MetaReply::Attr {
+            data: Some(data), ..
+        }
+        | MetaReply::Opened { data, .. } = &mut reply
+    {
+        for component in &mut data.layout.components {
+            let is_told = |of: &Relocation| of.state != RelocationState::Filling;
+            component.relocations.retain(is_told);
+        }
     }
     reply
 }

@@ -482,6 +482,7 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
         M::TakeOut { target: TargetId(9) },
         M::PutBack { target: TargetId(9) },
         M::GetDrains,
+        M::RenewEpochs { target: TargetId(9), known: MapVersion(8) },
         M::RenewLease { node: NodeId(3) },
     ]
 }
