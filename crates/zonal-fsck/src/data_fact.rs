@@ -4,7 +4,7 @@
 use zonal_meta::check::FileDataFact;
 use zonal_meta::check::fact_bytes::{self, FACT_BYTES};
 use zonal_object::KnownObject;
-use zonal_types::{DataId, Ino, Redundancy, StripeSetId, TargetId, codec_enum};
+use zonal_types::{DataId, Ino, Redundancy, Relocation, StripeSetId, TargetId, codec_enum};
 
 /// Unit of `inline`, in bytes.
 const BLOCK: u32 = zonal_basics::const_u32(zonal_types::limits::BLOCK_BYTES as u64);
@@ -55,6 +55,13 @@ codec_enum! {
             truncate_seq: u64,
             /// The object's deletion has begun.
             deleting: bool,
+        },
+        /// An inode's layout has an object of the data id in another slot than the computed one.
+        Relocated = 4 {
+            /// The inode.
+            ino: Ino,
+            /// The record.
+            relocation: Relocation,
         },
     }
 }

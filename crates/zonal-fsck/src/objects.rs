@@ -3,16 +3,20 @@
 //! Facts of both sides, sorted by data id, are joined group by group. A group has as many objects
 //! as a file has columns.
 
+mod layout_guess;
+#[cfg(test)]
+mod tests;
+
+pub use layout_guess::guess_layout;
+
 use crate::data_fact::{DataClaim, DataFact, DataOwner};
 use crate::finding::FindingKind;
 use crate::ranges::Ranges;
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{
-    Column, Component, ComponentKind, DataId, Layout, LayoutGen, Redundancy, TargetId, ZoneId,
-};
-use zonal_zonemap::{StripeSet, ZoneMap};
+use zonal_types::{Column, Component, ComponentKind, DataId, Ino, Relocation, TargetId, ZoneId};
+use zonal_zonemap::{SlotState, TargetState, ZoneMap};
 
 /// Objects of one data id that are compared; more than any layout has.
 const OBJECTS_MAX: usize = 1 << 16;
@@ -41,7 +45,7 @@ pub enum JoinOutcome {
     Unowned(DataId, Vec<UnownedObject>),
     /// A target of the file is missing or damaged, so its objects cannot be compared with the
     /// inode's count. The number is the allocated bytes that were not found.
-    Short(DataId, DataOwner, u64),
+    Short(Box<Component>, DataOwner, u64),
 }
 
 struct Group {
@@ -49,6 +53,7 @@ struct Group {
     owner: Option<(DataOwner, u64, u64)>,
     deleted: bool,
     found: Vec<(u16, TargetId, u64, u64, u64, bool)>,
+    relocations: Vec<(Ino, Relocation)>,
 }
 
 /// Joins facts, which arrive sorted.
@@ -118,6 +123,11 @@ impl<'a> ObjectJoin<'a> {
                     self.group.found.push(found);
                 }
             }
+            DataClaim::Relocated { ino, relocation } => {
+                if self.group.relocations.len() < OBJECTS_MAX {
+                    self.group.relocations.push((ino, relocation));
+                }
+            }
         }
     }
 
@@ -135,7 +145,7 @@ impl<'a> ObjectJoin<'a> {
                 let unowned: Vec<UnownedObject> = group
                     .found
                     .iter()
-                    .filter(|found| !found.5)
+                    .filter(|found| !found.5 && !is_drained(self.map, found.1))
                     .map(
                         |&(column, target, bytes, blocks, truncate_seq, _)| UnownedObject {
                             column,
@@ -155,22 +165,25 @@ impl<'a> ObjectJoin<'a> {
 
     fn compare(&mut self, group: &Group, owner: &DataOwner, allocated: u64, seq: u64) {
         let (ino, data_id) = (owner.ino, group.data_id);
-        let component = component_of(data_id, owner);
+        let own = group.relocations.iter().filter(|(of, _)| *of == ino);
+        let relocations = own.map(|(_, relocation)| *relocation).collect();
+        let component = component_of(data_id, owner, relocations);
         let set = self.map.set(owner.component.0);
-        let (Some(set), Ok(())) = (set, stripe::check_component(&component)) else {
+        let (Some(_), Ok(())) = (set, stripe::check_component(&component)) else {
             return (self.tell)(JoinOutcome::Wrong(
                 None,
                 *owner,
                 FindingKind::Layout { ino },
             ));
         };
-        let (blocks, end) = self.add_up(group, owner, (set, &component), seq);
+        let (blocks, end) = self.add_up(group, owner, &component, seq);
         let found = blocks.saturating_mul(zonal_object::ids::BLOCK);
-        if !self.has_all_targets(owner, (set, &component), found < allocated) {
+        if !self.has_all_targets(owner, &component, found < allocated) {
             return;
         }
         if found < allocated {
-            (self.tell)(JoinOutcome::Short(data_id, *owner, allocated - found));
+            let missing = allocated - found;
+            (self.tell)(JoinOutcome::Short(Box::new(component), *owner, missing));
         }
         if end > owner.size.max(owner.inline) {
             let size = owner.size;
@@ -190,19 +203,22 @@ impl<'a> ObjectJoin<'a> {
         }
     }
 
-    /// Adds up the objects that lie where the layout says: their blocks, and the end of the file by
-    /// them. Reports misplaced objects and truncations that the inode lacks.
+    /// Adds up the objects at their main places: their blocks, and the end of the file by them.
+    /// Reports misplaced objects and truncations that the inode lacks.
     fn add_up(
         &mut self,
         group: &Group,
         owner: &DataOwner,
-        (set, component): (&StripeSet, &Component),
+        component: &Component,
         seq: u64,
     ) -> (u64, u64) {
         let (mut blocks, mut end, mut shrinks) = (0_u64, 0_u64, seq);
         for &(column, target, bytes, own_blocks, own_seq, _) in &group.found {
-            let right = target_of(set, component, column);
+            let right = target_of(self.map, component, column);
             if right != Some(target) {
+                if may_be_left(self.map, component, Column(column), target) {
+                    continue;
+                }
                 let is_copy = group
                     .found
                     .iter()
@@ -240,12 +256,12 @@ impl<'a> ObjectJoin<'a> {
     fn has_all_targets(
         &mut self,
         owner: &DataOwner,
-        (set, component): (&StripeSet, &Component),
+        component: &Component,
         lacks_blocks: bool,
     ) -> bool {
         let mut complete = true;
         for Column(column) in stripe::objects(component) {
-            let Some(target) = target_of(set, component, column) else {
+            let Some(target) = target_of(self.map, component, column) else {
                 continue;
             };
             if (self.is_there)(target) {
@@ -276,13 +292,14 @@ impl Group {
             owner: None,
             deleted: false,
             found: Vec::new(),
+            relocations: Vec::new(),
         }
     }
 }
 
 /// The component of an owner's layout.
 #[must_use]
-pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
+pub fn component_of(data_id: DataId, owner: &DataOwner, relocations: Vec<Relocation>) -> Component {
     let (set, start_column, count, unit, redundancy) = owner.component;
     Component {
         kind: ComponentKind::Striped,
@@ -296,78 +313,40 @@ pub fn component_of(data_id: DataId, owner: &DataOwner) -> Component {
         unit,
         span: 0,
         redundancy,
-        relocations: Vec::new(),
+        relocations,
     }
 }
 
-/// The target that stores a column of a component.
+/// The target of an object's main place: the one that clients read, and that a file counts.
 #[must_use]
-pub fn target_of(set: &StripeSet, component: &Component, column: u16) -> Option<TargetId> {
-    let width = u16::try_from(set.slots.len()).ok()?;
-    let slot = stripe::slot_of(component, Column(column), width).ok()?;
-    set.slots.get(usize::from(slot)).map(|slot| slot.target)
+pub fn target_of(map: &ZoneMap, component: &Component, object: u16) -> Option<TargetId> {
+    let place = zonal_layout::main_place(component, Column(object));
+    let found = map.slot_of_place(component, place)?;
+    Some(found.slot.target)
 }
 
-/// Guesses a layout for bytes without an inode, from the places of their objects; also returns the
-/// file's size.
-///
-/// The stripe unit is the default: with one column it does not matter, with more it is a guess.
-/// Returns `None` where no layout agrees with the places.
+/// True where no file needs anything that a target has: it is drained, or was and left the map.
 #[must_use]
-pub fn guess_layout(
-    map: &ZoneMap,
-    data_id: DataId,
-    unowned: &[UnownedObject],
-) -> Option<(Layout, u64)> {
-    let first = unowned.first()?;
-    let last = unowned.iter().map(|object| object.column).max()?;
-    let set = map.sets.iter().rev().find(|set| {
-        let holds = |target| set.slots.iter().any(|slot| slot.target == target);
-        set.is_open && unowned.iter().all(|object| holds(object.target))
-    })?;
-    let width = u16::try_from(set.slots.len()).ok()?;
-    let slot = set
-        .slots
-        .iter()
-        .position(|slot| slot.target == first.target)?;
-    let slot = u16::try_from(slot).ok()?;
-    if last >= width {
-        return None;
+pub fn is_drained(map: &ZoneMap, target: TargetId) -> bool {
+    let mut slots = map.sets.iter().flat_map(|set| &set.slots);
+    match map.target_state(target) {
+        Some(state) => state == TargetState::Drained,
+        None => slots.any(|slot| slot.target == target && slot.state == SlotState::Out),
     }
-    let start_column = (slot + width - first.column % width) % width;
-    let component = Component {
-        kind: ComponentKind::Striped,
-        start: 0,
-        end: u64::MAX,
-        data_id,
-        zone: set.zone,
-        set: set.id,
-        start_column: Column(start_column),
-        count: if last == 0 { 1 } else { width },
-        unit: zonal_types::StripePolicy::default().unit,
-        span: 0,
-        redundancy: Redundancy::None,
-        relocations: Vec::new(),
+}
+
+/// True where a target may have an object of a file that is not the one that counts: the object moves
+/// there, or it has left the target, which may keep what it had.
+#[must_use]
+pub fn may_be_left(map: &ZoneMap, component: &Component, object: Column, target: TargetId) -> bool {
+    let mut places = zonal_layout::places(component);
+    let is_its = |place: Column| {
+        let slot = map.slot_of_place(component, place).map(|of| of.slot);
+        zonal_layout::object_of(component, place) == object
+            && slot.is_some_and(|slot| slot.target == target)
     };
-    let agrees =
-        |object: &UnownedObject| target_of(set, &component, object.column) == Some(object.target);
-    if !unowned.iter().all(agrees) {
-        return None;
-    }
-    let ends = unowned
-        .iter()
-        .filter(|object| object.bytes > 0)
-        .map(|object| {
-            let end = stripe::file_offset_of(&component, Column(object.column), object.bytes - 1);
-            end.saturating_add(1)
-        });
-    let size = ends.max().unwrap_or(0).min(FILE_BYTES_MAX);
-    Some((
-        Layout {
-            layout_gen: LayoutGen(1),
-            components: vec![component],
-            stale: Vec::new(),
-        },
-        size,
-    ))
+    let has_left = map.target_state(target).is_some_and(TargetState::has_left);
+    let mut relocations = component.relocations.iter();
+    let has_moved = relocations.any(|relocation| relocation.object == object);
+    is_drained(map, target) || places.any(is_its) || (has_left && has_moved)
 }

@@ -9,7 +9,8 @@
 //! Invariants:
 //! 1. A column without a byte of the file cannot be lost.
 //! 2. A file is as its worst column.
-//! 3. All look-ups of an object's place go through [`slot_of_object`].
+//! 3. An object is judged by its main place: one that is not filled yet, and one that it has left,
+//!    do not count.
 //!
 //! Units: bytes. A file's size is what its shard knows; an open file may have more.
 
@@ -17,7 +18,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
-use zonal_layout::{copies_of_column, object_bytes, slot_of};
+use zonal_layout::{PlaceUse, object_bytes, place_use, places_of_column};
 use zonal_types::{Column, Component, ComponentKind, Layout, NodeId, TargetId};
 use zonal_zonemap::{Slot, SlotState, ZoneMap};
 
@@ -82,13 +83,6 @@ struct ColumnCopies {
     whole: Vec<TargetId>,
     away: usize,
     not_whole: Vec<TargetId>,
-}
-
-/// The slot that an object lies on. `None`: the map does not know its set.
-fn slot_of_object<'m>(map: &'m ZoneMap, component: &Component, object: Column) -> Option<&'m Slot> {
-    let set = map.set(component.set)?;
-    let slot = slot_of(component, object, set.width()).ok()?;
-    set.slots.get(usize::from(slot))
 }
 
 /// Whether a column has bytes of a file of this size on targets.
@@ -179,8 +173,10 @@ impl<'a> TargetService<'a> {
             away: 0,
             not_whole: Vec::new(),
         };
-        for object in copies_of_column(component, column) {
-            let slot = slot_of_object(self.map, component, object);
+        let places = places_of_column(component, column);
+        for place in places.filter(|place| place_use(component, *place) == PlaceUse::Main) {
+            let found = self.map.slot_of_place(component, place);
+            let slot = found.map(|found| found.slot);
             let Some(slot) = slot.filter(|slot| self.map.target(slot.target).is_some()) else {
                 continue;
             };

@@ -8,7 +8,7 @@ use crate::keys;
 use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
 use zonal_types::describe::{Described, Field};
-use zonal_types::{Codec, ErrorCode, Ino, Layout, Timestamp};
+use zonal_types::{Codec, Component, ErrorCode, Ino, Layout, Timestamp};
 
 fn decode<T: Codec>(value: &[u8]) -> Result<T, ErrorCode> {
     T::from_bytes(value).map_err(|_error| ErrorCode::Corrupt)
@@ -220,9 +220,23 @@ fn inode(inode: &Inode) -> Described {
     shown
 }
 
+/// The objects of a component that lie, or shall lie, in other slots than the computed ones.
+fn relocations(component: &Component) -> Field {
+    let records = component.relocations.iter().map(|record| {
+        vec![
+            ("object", Field::from(record.object.0)),
+            ("set", Field::from(record.set.0)),
+            ("slot", Field::from(record.slot)),
+            ("state", Field::from(format!("{:?}", record.state))),
+            ("as_of", Field::from(record.as_of.0)),
+        ]
+    });
+    records.collect()
+}
+
 fn layout(layout: &Layout) -> Field {
     let components = layout.components.iter().map(|component| {
-        vec![
+        let mut shown = vec![
             ("start", Field::from(component.start)),
             ("end", Field::from(component.end)),
             ("data_id", Field::from(component.data_id.0)),
@@ -232,7 +246,11 @@ fn layout(layout: &Layout) -> Field {
             ("count", Field::from(component.count)),
             ("unit", Field::from(component.unit)),
             ("inline", Field::from(layout.inline_bytes())),
-        ]
+        ];
+        if !component.relocations.is_empty() {
+            shown.push(("relocations", relocations(component)));
+        }
+        shown
     });
     Field::Group(vec![
         ("generation", Field::from(layout.layout_gen.0)),

@@ -77,6 +77,13 @@ pub(crate) fn join_facts(
                 failed = Some(error);
             }
         }
+        JoinResult::Relocated(ino, data_id, relocation) => {
+            let about = DataClaim::Relocated { ino, relocation };
+            let fact = DataFact { data_id, about };
+            if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
+                failed = Some(error);
+            }
+        }
         JoinResult::Elsewhere(ino, named) if named.dir == Ino::ROOT => {
             seen.root_entries.push(root_entry(store, ino, &named));
         }

@@ -11,7 +11,7 @@ pub(crate) use lost_keys::{clean_scratch, expect_lost, save_lost};
 pub(crate) use repair_list::{RepairList, TargetRepairs};
 pub(crate) use store_registry::shard_of;
 
-use crate::cell::CellStores;
+use crate::cell::{CellStores, StoreSpec};
 use crate::check::{CheckOptions, Ticker};
 use crate::error::OfflineError;
 use crate::facts::ShardContents;
@@ -19,6 +19,7 @@ use crate::resume::{CheckStart, Fingerprints, WorkFolder, of_store};
 use crate::store_scan::{self, Opening, TargetContents};
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_disk::{ReadStore, StoreKind};
+use zonal_fsck::objects::is_drained;
 use zonal_fsck::{Finding, FindingKind, FindingPlace, StoreFault};
 use zonal_types::PartitionId;
 use zonal_zonemap::ZoneMap;
@@ -156,6 +157,12 @@ fn read_manager(
     (map, unread)
 }
 
+/// True for the store of a drained target. It may be gone, and nobody reads it.
+fn is_unneeded(map: &ZoneMap, spec: &StoreSpec) -> bool {
+    let geometry = spec.geometry;
+    geometry.is_some_and(|geometry| is_drained(map, geometry.target))
+}
+
 /// The index of the manager's store.
 fn manager_of(cell: &CellStores) -> Result<usize, OfflineError> {
     let mut stores = cell.stores.iter();
@@ -196,6 +203,12 @@ pub(crate) fn run(
     let mut jobs = Vec::new();
     for (at, opening) in openings.iter_mut().enumerate() {
         let place = places[at];
+        if map
+            .as_ref()
+            .is_ok_and(|map| is_unneeded(map, &cell.stores[at]))
+        {
+            continue;
+        }
         match opening.take() {
             Some(Opening::Open(store, notes)) => {
                 let unread = unread.take_if(|_| at == manager);

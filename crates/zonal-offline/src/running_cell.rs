@@ -25,7 +25,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use zonal_fsck::data_fact::DataFact;
-use zonal_fsck::objects::ObjectJoin;
+use zonal_fsck::objects::{ObjectJoin, is_drained};
 use zonal_fsck::{Finding, FindingKind, FindingPlace};
 use zonal_object::{KnownObject, ObjectId};
 use zonal_types::{Blob, ShardId, TargetId};
@@ -209,7 +209,13 @@ fn look(
     Ok((FindingList::default(), summary))
 }
 
-/// Lists all objects of all targets, as facts.
+/// True for the targets that a check asks. All others in the map are drained: no file needs them, and
+/// they may be gone.
+fn is_asked(map: &ZoneMap, target: TargetId) -> bool {
+    map.target(target).is_some() && !is_drained(map, target)
+}
+
+/// Lists all objects of all targets that files may need, as facts.
 fn list(
     cell: &dyn RunningCell,
     options: &RunningOptions,
@@ -218,7 +224,9 @@ fn list(
 ) -> Result<Sorter, OfflineError> {
     let mut sorter = Sorter::new(&options.scratch, "running.objects");
     let mut buffer = Vec::new();
-    for target in cell.map()?.targets.iter().map(|target| target.id) {
+    let map = cell.map()?;
+    let targets = map.targets.iter().map(|target| target.id);
+    for target in targets.filter(|target| is_asked(&map, *target)) {
         let mut after = None;
         loop {
             let (objects, end) = cell.objects(target, after, LISTED)?;
@@ -255,8 +263,8 @@ fn compare(
     let mut sorters = std::mem::take(&mut shards.data);
     sorters.push(objects);
     let mut younger = CrossChecks::new(cell, shards.paths(&kept), &mut told);
-    // All targets are present: one that does not answer ends the check.
-    let there = |_target| true;
+    // A target that does not answer ends the check.
+    let there = |target| is_asked(&map, target);
     let joined = std::cell::RefCell::new(Vec::new());
     let mut hear = |found| joined.borrow_mut().push(found);
     let mut join = ObjectJoin::new(&map, &there, &mut hear);

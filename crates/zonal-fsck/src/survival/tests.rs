@@ -2,7 +2,10 @@
 
 use super::*;
 use zonal_layout::new_layout;
-use zonal_types::{CellId, DataId, Epoch, StripePolicy, StripeSetId, ZoneId};
+use zonal_types::{
+    CellId, DataId, Epoch, MapVersion, Relocation, RelocationState, StripePolicy, StripeSetId,
+    ZoneId,
+};
 use zonal_zonemap::{StripeSet, Target, TargetState};
 
 const SET: StripeSetId = StripeSetId(1);
@@ -202,4 +205,59 @@ fn single_points_of_failure_are_targets_and_nodes() {
         nodes: nodes(&[1, 2, 3]),
     };
     assert_eq!(service.sole_holders(&layout(1), ROW), expected);
+}
+
+#[test]
+fn an_object_counts_at_its_main_place_alone() {
+    use RelocationState::{Filled, Filling, Settled};
+    // Object 1 of column 1 moves from target 2 to target 4.
+    let moves = |copies, state| {
+        let mut file = layout(copies);
+        file.components[0].redundancy = match copies {
+            1 => zonal_types::Redundancy::Copies { copies: 1, step: 0 },
+            _ => file.components[0].redundancy,
+        };
+        file.components[0].relocations = vec![Relocation {
+            object: Column(1),
+            set: SET,
+            slot: 3,
+            state,
+            as_of: MapVersion(2),
+        }];
+        file
+    };
+    let mut drained = map();
+    take_out(&mut drained, 2);
+    drained.targets[1].state = TargetState::Drained;
+    let mut removed = drained.clone();
+    removed.targets.remove(1);
+    // One column has its bytes: it is enough for a file with one copy.
+    let size = 2 * u64::from(UNIT);
+    for map in [&drained, &removed] {
+        let service = all_serve(map);
+        let state = |file: &Layout| service.judge(file, size).survival;
+        for filled in [Filled, Settled] {
+            assert_eq!(state(&moves(1, filled)), Survival::Whole, "{filled:?}");
+            assert_eq!(
+                service.sole_holders(&moves(1, filled), size).targets,
+                ids(&[1, 4])
+            );
+        }
+        assert!(state(&moves(1, Filling)) < Survival::Endangered);
+    }
+    let lost_new = TargetService::new(&drained, BTreeSet::new(), ids(&[4]));
+    assert_eq!(
+        lost_new.judge(&moves(1, Filled), size).survival,
+        Survival::Lost
+    );
+    // While it is filled, nothing depends on the new place.
+    let serving = map();
+    let lost_new = TargetService::new(&serving, BTreeSet::new(), ids(&[4]));
+    assert_eq!(
+        lost_new.judge(&moves(1, Filling), size).survival,
+        Survival::Whole
+    );
+    // Two copies: each column has both while one of them moves.
+    let found = judged(&all_serve(&serving), &moves(2, Filling), size);
+    assert_eq!(found, (Survival::Whole, 2, 2, ids(&[])));
 }

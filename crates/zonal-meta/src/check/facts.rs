@@ -18,8 +18,8 @@ use crate::session::{SessionRecord, SlotRecord};
 use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{
-    Codec, DataId, FileKind, Ino, Layout, PartitionId, Redundancy, StripeSetId, codec_enum,
-    codec_struct,
+    Codec, DataId, FileKind, Ino, Layout, PartitionId, Redundancy, Relocation, StripeSetId,
+    codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -107,6 +107,13 @@ codec_enum! {
         Indexed = 10 {
             /// Their identity.
             data_id: DataId,
+        },
+        /// An object of it lies, or shall lie, in another slot. One fact per record.
+        Relocated = 11 {
+            /// Identity of the bytes.
+            data_id: DataId,
+            /// The record.
+            relocation: Relocation,
         },
         /// So many of its first bytes are stored with it.
         Inline = 9 {
@@ -349,6 +356,13 @@ impl<'a> Scan<'a> {
             };
             let statement = FactKind::Data { data };
             (self.emit)(Fact { ino, statement });
+            for relocation in &component.relocations {
+                let statement = FactKind::Relocated {
+                    data_id: component.data_id,
+                    relocation: *relocation,
+                };
+                (self.emit)(Fact { ino, statement });
+            }
         }
         Some(())
     }

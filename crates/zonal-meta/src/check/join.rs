@@ -5,7 +5,7 @@ use super::facts::{Fact, FactKind, FileDataFact};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
 use crate::op::inline_data;
 use std::collections::BTreeSet;
-use zonal_types::{DataId, FileKind, Ino};
+use zonal_types::{DataId, FileKind, Ino, Relocation};
 
 /// An entry that leads to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,8 @@ pub enum JoinResult {
     Elsewhere(Ino, NamingEntry),
     /// Bytes that are to be deleted.
     Deleted(DataId),
+    /// An object of an inode lies, or shall lie, in another slot.
+    Relocated(Ino, DataId, Relocation),
 }
 
 #[derive(Default)]
@@ -127,6 +129,13 @@ impl<'a> Join<'a> {
             FactKind::Deletion { data_id } => {
                 group.deletion = true;
                 (self.tell)(JoinResult::Deleted(data_id));
+            }
+            FactKind::Relocated {
+                data_id,
+                relocation,
+            } => {
+                let ino = fact.ino;
+                (self.tell)(JoinResult::Relocated(ino, data_id, relocation));
             }
             FactKind::Detached => group.detached = true,
             FactKind::Entries {

@@ -340,7 +340,9 @@ impl MetaShard {
 mod tests {
     use super::fact_bytes::FACT_BYTES;
     use super::*;
-    use zonal_types::{FileKind, Redundancy, StripeSetId};
+    use zonal_types::{
+        Column, FileKind, MapVersion, Redundancy, Relocation, RelocationState, StripeSetId,
+    };
 
     #[test]
     fn every_fact_fits_its_bytes_and_comes_back() {
@@ -378,6 +380,16 @@ mod tests {
             FactKind::Deletion { data_id: DataId(1) },
             FactKind::Indexed { data_id: DataId(2) },
             FactKind::Detached,
+            FactKind::Relocated {
+                data_id: DataId(u64::MAX),
+                relocation: Relocation {
+                    object: Column(u16::MAX),
+                    set: StripeSetId(u32::MAX),
+                    slot: u16::MAX,
+                    state: RelocationState::Settled,
+                    as_of: MapVersion(u64::MAX),
+                },
+            },
             FactKind::Entries {
                 entries: 1,
                 directories: 2,

@@ -21,7 +21,7 @@ use zonal_fsck::{FindingKind, FindingPlace};
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
 use zonal_object::ids::BLOCK;
-use zonal_types::{Column, DataId, Ino, ShardId, TargetId};
+use zonal_types::{Column, Component, DataId, Ino, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
 
 impl Pass<'_, '_> {
@@ -221,8 +221,8 @@ impl Pass<'_, '_> {
                     self.seen.work.unowned.push((data_id, unowned));
                 }
             }
-            JoinOutcome::Short(data_id, owner, _missing) => {
-                self.short(map, data_id, &owner, lost_keys, paths);
+            JoinOutcome::Short(component, owner, _missing) => {
+                self.short(map, &component, &owner, lost_keys, paths);
             }
         }
     }
@@ -232,22 +232,19 @@ impl Pass<'_, '_> {
     fn short(
         &mut self,
         map: &ZoneMap,
-        data_id: DataId,
+        component: &Component,
         owner: &DataOwner,
         lost_keys: &BTreeMap<TargetId, Vec<LostKeys>>,
         paths: &mut Paths<'_>,
     ) {
-        let component = objects::component_of(data_id, owner);
-        let Some(set) = map.set(component.set) else {
-            return;
-        };
-        for Column(column) in stripe::objects(&component) {
-            let target = objects::target_of(set, &component, column);
+        let data_id = component.data_id;
+        for Column(column) in stripe::objects(component) {
+            let target = objects::target_of(map, component, column);
             let Some((target, lost)) = target.and_then(|id| Some((id, lost_keys.get(&id)?))) else {
                 continue;
             };
             let column = Column(column);
-            let bytes = stripe::object_bytes(&component, owner.size, column);
+            let bytes = stripe::object_bytes(component, owner.size, column);
             let object = ObjectId { data_id, column };
             let ranges = [
                 zonal_object::key::object_range(object),
@@ -325,7 +322,7 @@ impl Blocks {
         if self.runs.is_empty() || map.set(owner.component.0).is_none() {
             return;
         }
-        let component = objects::component_of(fact.data_id, &owner);
+        let component = objects::component_of(fact.data_id, &owner, Vec::new());
         let from = (fact.data_id, Column(0), TargetId(0));
         let to = (fact.data_id, Column(u16::MAX), TargetId(u32::MAX));
         for ((_, column, target), runs) in self.runs.range(from..=to) {

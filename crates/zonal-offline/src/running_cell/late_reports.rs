@@ -8,18 +8,18 @@
 use super::cross_checks::{File, object_now};
 use super::shards::Shards;
 use super::snapshot_keepalive::SnapshotKeepalive;
-use super::{FindingList, RunningCell, RunningOptions, SnapshotSet};
+use super::{FindingList, RunningCell, RunningOptions, SnapshotSet, is_asked};
 use crate::check::Ticker;
 use crate::error::OfflineError;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use zonal_fsck::data_fact::DataFact;
+use zonal_fsck::data_fact::{DataClaim, DataFact};
 use zonal_fsck::objects::{self, JoinOutcome, ObjectJoin};
 use zonal_fsck::{FindingKind, FindingPlace};
 use zonal_meta::check::{Fact, FileDataFact, Join as ShardJoin, JoinResult as OfShard, Scan};
 use zonal_meta::keys;
 use zonal_object::{KnownObject, ObjectId};
-use zonal_types::{Column, ErrorCode, Ino, KvRead, TargetId};
+use zonal_types::{Column, ErrorCode, Ino, KvRead, Relocation, TargetId};
 use zonal_zonemap::ZoneMap;
 
 /// Time between two reports of progress during the pause.
@@ -30,6 +30,7 @@ const NAP: Duration = Duration::from_millis(200);
 struct FileState {
     inode: Vec<u8>,
     data: FileDataFact,
+    relocations: Vec<Relocation>,
     objects: Vec<(TargetId, KnownObject)>,
 }
 
@@ -101,9 +102,14 @@ fn judge(map: &ZoneMap, ino: Ino, seen: &FileState) -> Vec<FindingKind> {
             late.push(what);
         }
     };
-    let there = |_target| true;
+    let there = |target| is_asked(map, target);
     let mut join = ObjectJoin::new(map, &there, &mut tell);
     let mut facts = vec![DataFact::expected(ino, None, &seen.data).encode(&mut buffer)];
+    for relocation in seen.relocations.iter().copied() {
+        let data_id = seen.data.data_id;
+        let about = DataClaim::Relocated { ino, relocation };
+        facts.push(DataFact { data_id, about }.encode(&mut buffer));
+    }
     for (target, known) in &seen.objects {
         facts.push(DataFact::found(*target, known).encode(&mut buffer));
     }
@@ -131,24 +137,20 @@ fn look<'a>(
         kept.tick_now();
         ticker.tick(1, (0, 0));
         let gone = |_code: ErrorCode| OfflineError::SnapshotGone(store.shard());
-        if let Some((inode, data)) = data_of(store, *ino).map_err(gone)? {
-            let objects = Vec::new();
-            let seen = FileState {
-                inode,
-                data,
-                objects,
-            };
+        if let Some(seen) = state_of(store, *ino).map_err(gone)? {
             found.insert(*ino, seen);
         }
     }
     for (ino, seen) in &mut found {
         let owner = DataFact::expected(*ino, None, &seen.data).owner();
-        let Some((owner, set)) = owner.zip(map.set(seen.data.set)) else {
+        let Some(owner) = owner else {
             continue;
         };
-        let component = objects::component_of(seen.data.data_id, &owner);
+        let relocations = seen.relocations.clone();
+        let component = objects::component_of(seen.data.data_id, &owner, relocations);
         for Column(column) in zonal_layout::objects(&component) {
-            if let Some(target) = objects::target_of(set, &component, column) {
+            let target = objects::target_of(&map, &component, column);
+            if let Some(target) = target.filter(|target| is_asked(&map, *target)) {
                 let object = ObjectId {
                     data_id: component.data_id,
                     column: Column(column),
@@ -166,7 +168,7 @@ fn look<'a>(
 
 /// Reads an inode's bytes, with the length of the bytes beside it, and the values that a check of
 /// its objects needs. Uses the code that judges whole shards.
-fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, FileDataFact)>, ErrorCode> {
+fn state_of(store: &dyn KvRead, ino: Ino) -> Result<Option<FileState>, ErrorCode> {
     let Some(inode) = store.get(&keys::inode(ino))? else {
         return Ok(None);
     };
@@ -183,19 +185,27 @@ fn data_of(store: &dyn KvRead, ino: Ino) -> Result<Option<(Vec<u8>, FileDataFact
     }
     scan.finish();
     facts.sort_unstable();
-    let mut data = None;
+    let (mut data, mut relocated) = (None, Vec::new());
     let is_ours = |_ino| true;
-    let mut hear = |joined| {
-        if let OfShard::Known(known) = joined {
-            data = known.data;
-        }
+    let mut hear = |joined| match joined {
+        OfShard::Known(known) => data = known.data,
+        OfShard::Relocated(_, data_id, relocation) => relocated.push((data_id, relocation)),
+        _ => {}
     };
     let mut join = ShardJoin::new(&is_ours, &mut hear);
     for fact in facts.iter().filter_map(Fact::decode) {
         join.take(&fact);
     }
     join.finish();
-    let mut seen = inode;
-    seen.extend_from_slice(&(inline.unwrap_or_default().len() as u64).to_le_bytes());
-    Ok(data.map(|data| (seen, data)))
+    let mut inode = inode;
+    inode.extend_from_slice(&(inline.unwrap_or_default().len() as u64).to_le_bytes());
+    Ok(data.map(|data: FileDataFact| {
+        relocated.retain(|(data_id, _)| *data_id == data.data_id);
+        FileState {
+            inode,
+            data,
+            relocations: relocated.into_iter().map(|(_, of)| of).collect(),
+            objects: Vec::new(),
+        }
+    }))
 }
