@@ -176,24 +176,32 @@ fn objects_of(
     objects: &mut Objects,
 ) -> Option<BTreeSet<TargetId>> {
     let mut targets = BTreeSet::new();
+    let mut add = |target: TargetId, object: (DataId, Column)| {
+        // A target that left has nothing that anybody needs.
+        let state = map.target(target).map(|target| target.state);
+        if !matches!(state, None | Some(TargetState::Drained)) {
+            targets.insert(target);
+            objects.entry(target).or_default().push(object);
+        }
+    };
     for component in &deletion.layout.components {
         for place in zonal_layout::places(component) {
             let target = map.slot_of_place(component, place)?.slot.target;
-            let state = map.target(target).map(|target| target.state);
-            // A target that left has nothing that anybody needs.
-            if matches!(state, None | Some(TargetState::Drained)) {
-                continue;
-            }
-            targets.insert(target);
-            let of_target = objects.entry(target).or_default();
-            of_target.push((component.data_id, object_of(component, place)));
+            add(target, (component.data_id, object_of(component, place)));
+        }
+        // Targets whose drain was cancelled keep the objects that had left them.
+        for relocation in &component.relocations {
+            let left = map.targets.iter().filter(|target| target.state.has_left());
+            left.for_each(|target| add(target.id, (component.data_id, relocation.object)));
         }
     }
     Some(targets)
 }
 
 fn requests_for(objects: Objects) -> impl Iterator<Item = (TargetId, StorageRequest)> {
-    objects.into_iter().flat_map(|(target, objects)| {
+    objects.into_iter().flat_map(|(target, mut objects)| {
+        objects.sort_unstable();
+        objects.dedup();
         let chunks = objects.chunks(OBJECTS_AT_ONCE);
         let requests = chunks.map(|objects| StorageRequest::Delete {
             target,

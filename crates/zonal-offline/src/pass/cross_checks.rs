@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use zonal_disk::repair::LostKeys;
-use zonal_fsck::data_fact::{DataFact, DataOwner};
+use zonal_fsck::data_fact::{DataClaim, DataFact, DataOwner};
 use zonal_fsck::junctions::{self, FirstLevel, RootEntry};
 use zonal_fsck::objects::{self, JoinOutcome, ObjectJoin};
 use zonal_fsck::ranges::Ranges;
@@ -21,7 +21,7 @@ use zonal_fsck::{FindingKind, FindingPlace};
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
 use zonal_object::ids::BLOCK;
-use zonal_types::{Column, Component, DataId, Ino, ShardId, TargetId};
+use zonal_types::{Column, Component, DataId, Ino, Relocation, ShardId, TargetId};
 use zonal_zonemap::ZoneMap;
 
 impl Pass<'_, '_> {
@@ -156,7 +156,7 @@ impl Pass<'_, '_> {
         Sorter::merge(sorters, &mut |bytes| {
             if let Some(fact) = DataFact::decode(bytes) {
                 join.take(&fact);
-                blocks.owner(&fact, map, &mut all);
+                blocks.take(&fact, map, &mut all);
             }
             for joined in told.take() {
                 self.joined(map, joined, &lost_keys, paths, all_shards);
@@ -164,6 +164,7 @@ impl Pass<'_, '_> {
             Ok(())
         })?;
         join.finish();
+        blocks.end_file(map, &mut all);
         for joined in told.take() {
             self.joined(map, joined, &lost_keys, paths, all_shards);
         }
@@ -283,6 +284,10 @@ impl Pass<'_, '_> {
 /// Damaged and lost blocks of all targets, sorted by object, matched with the files that own them.
 struct Blocks {
     runs: BTreeMap<(DataId, Column, TargetId), Vec<Run>>,
+    /// The data id of the facts that arrive now.
+    data_id: DataId,
+    owners: Vec<DataOwner>,
+    relocations: Vec<(Ino, Relocation)>,
 }
 
 /// First block, block behind the last, and whether the blocks are damaged (not known to be lost).
@@ -312,30 +317,68 @@ impl Blocks {
                     .push((first, end, is_damage));
             }
         }
-        Self { runs }
+        Self {
+            runs,
+            data_id: DataId(0),
+            owners: Vec::new(),
+            relocations: Vec::new(),
+        }
     }
 
-    fn owner(&mut self, fact: &DataFact, map: &ZoneMap, out: &mut Vec<OfFile>) {
-        let Some(owner) = fact.owner() else {
-            return;
-        };
-        if self.runs.is_empty() || map.set(owner.component.0).is_none() {
+    /// Takes the next fact. Facts arrive sorted.
+    fn take(&mut self, fact: &DataFact, map: &ZoneMap, out: &mut Vec<OfFile>) {
+        if self.runs.is_empty() {
             return;
         }
-        let component = objects::component_of(fact.data_id, &owner, Vec::new());
-        let from = (fact.data_id, Column(0), TargetId(0));
-        let to = (fact.data_id, Column(u16::MAX), TargetId(u32::MAX));
+        if fact.data_id != self.data_id {
+            self.end_file(map, out);
+            self.data_id = fact.data_id;
+        }
+        self.owners.extend(fact.owner());
+        if let DataClaim::Relocated { ino, relocation } = fact.about {
+            self.relocations.push((ino, relocation));
+        }
+    }
+
+    /// Reports the blocks of the data id, with the files that own them.
+    fn end_file(&mut self, map: &ZoneMap, out: &mut Vec<OfFile>) {
+        let relocations = std::mem::take(&mut self.relocations);
+        for owner in std::mem::take(&mut self.owners) {
+            if map.set(owner.component.0).is_none() {
+                continue;
+            }
+            let own = relocations.iter().filter(|(ino, _)| *ino == owner.ino);
+            let own = own.map(|(_, relocation)| *relocation).collect();
+            let component = objects::component_of(self.data_id, &owner, own);
+            self.of_file(map, &component, &owner, out);
+        }
+    }
+
+    fn of_file(
+        &self,
+        map: &ZoneMap,
+        component: &Component,
+        owner: &DataOwner,
+        out: &mut Vec<OfFile>,
+    ) {
+        let from = (component.data_id, Column(0), TargetId(0));
+        let to = (component.data_id, Column(u16::MAX), TargetId(u32::MAX));
         for ((_, column, target), runs) in self.runs.range(from..=to) {
+            let is_main = objects::target_of(map, component, column.0) == Some(*target);
+            // Nobody reads what is still filled, or what an object left behind.
+            if !is_main && objects::may_be_left(map, component, *column, *target) {
+                continue;
+            }
             for is_damage in [true, false] {
                 let mut ranges = Ranges::default();
                 for (first, end, _) in runs.iter().filter(|run| run.2 == is_damage) {
                     for block in *first..*end {
-                        let offset = stripe::file_offset_of(&component, *column, block * BLOCK);
+                        let offset = stripe::file_offset_of(component, *column, block * BLOCK);
                         ranges.push(offset, BLOCK.min(owner.size.saturating_sub(offset)));
                     }
                 }
                 if ranges.bytes > 0 {
-                    out.push((*target, owner, ranges, is_damage));
+                    out.push((*target, *owner, ranges, is_damage));
                 }
             }
         }
