@@ -11,7 +11,7 @@ pub(crate) use lost_keys::{clean_scratch, expect_lost, save_lost};
 pub(crate) use repair_list::{RepairList, TargetRepairs};
 pub(crate) use store_registry::shard_of;
 
-use crate::cell::{CellStores, StoreSpec};
+use crate::cell::CellStores;
 use crate::check::{CheckOptions, Ticker};
 use crate::error::OfflineError;
 use crate::facts::ShardContents;
@@ -157,10 +157,17 @@ fn read_manager(
     (map, unread)
 }
 
-/// True for the store of a drained target. It may be gone, and nobody reads it.
-fn is_unneeded(map: &ZoneMap, spec: &StoreSpec) -> bool {
-    let geometry = spec.geometry;
-    geometry.is_some_and(|geometry| is_drained(map, geometry.target))
+/// Drops the stores of drained targets. They may be gone, and nobody reads them.
+fn forget_drained(map: Option<&ZoneMap>, cell: &CellStores, openings: &mut [Option<Opening>]) {
+    let Some(map) = map else {
+        return;
+    };
+    for (spec, opening) in cell.stores.iter().zip(openings) {
+        let target = spec.geometry.map(|geometry| geometry.target);
+        if target.is_some_and(|target| is_drained(map, target)) {
+            *opening = None;
+        }
+    }
 }
 
 /// The index of the manager's store.
@@ -192,23 +199,16 @@ pub(crate) fn run(
         Some(Some(Opening::Open(store, _))) => read_manager(cell, store, &mut pass.seen),
         _ => (Err("the manager's store is missing".into()), None),
     };
-    let places: Vec<FindingPlace> = cell
-        .stores
-        .iter()
-        .map(|spec| place_of(spec, map.as_ref().ok()))
-        .collect();
+    let known = map.as_ref().ok();
+    forget_drained(known, cell, &mut openings);
+    let places = cell.stores.iter().map(|spec| place_of(spec, known));
+    let places: Vec<FindingPlace> = places.collect();
     let mut is_there = BTreeSet::new();
     // Stores whose index is first rebuilt from its copy.
     let mut from_copy = BTreeSet::new();
     let mut jobs = Vec::new();
     for (at, opening) in openings.iter_mut().enumerate() {
         let place = places[at];
-        if map
-            .as_ref()
-            .is_ok_and(|map| is_unneeded(map, &cell.stores[at]))
-        {
-            continue;
-        }
         match opening.take() {
             Some(Opening::Open(store, notes)) => {
                 let unread = unread.take_if(|_| at == manager);

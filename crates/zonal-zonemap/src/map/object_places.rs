@@ -40,7 +40,7 @@ impl ZoneMap {
             place_use(component, *place) == PlaceUse::Main
                 && found.is_some_and(|found| {
                     let is_out = found.slot.state == SlotState::Out;
-                    !layout.is_stale(found.slot.target) && !(in_service && is_out)
+                    !(layout.is_stale(found.slot.target) || in_service && is_out)
                 })
         };
         places_of_column(component, column)
