@@ -1,5 +1,7 @@
 //! `zonal layout`: shows and sets the striping of files, by the extended attribute `zonal.layout`.
 
+use super::layout_apply;
+use super::output_args::ReportArgs;
 use crate::console;
 use crate::exit::Failure;
 use crate::mount::attributes;
@@ -21,7 +23,21 @@ pub enum LayoutCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Set the layout of new files below directories; existing files keep theirs
+    /// Give existing files as many copies as new files of their directories get
+    ///
+    /// Files stay in use; their targets make the copies in the background. A file with as many
+    /// copies or more is passed over. Run it again after an interruption.
+    Apply {
+        /// Also the directories below, on the same file system
+        #[arg(short, long)]
+        recursive: bool,
+        #[command(flatten)]
+        telling: ReportArgs,
+        /// Files or directories of a mounted cell
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Set the layout of new files below directories; existing files keep theirs (see `apply`)
     Set {
         /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
         #[arg(long, visible_alias = "unit", value_name = "SIZE")]
@@ -53,6 +69,11 @@ impl LayoutCommand {
     pub fn run(self) -> anyhow::Result<()> {
         match self {
             Self::Show { paths, json } => show(&paths, json),
+            Self::Apply {
+                recursive,
+                telling,
+                paths,
+            } => layout_apply::apply(&paths, recursive, &telling),
             Self::Set {
                 stripe_unit,
                 stripe_count,

@@ -15,6 +15,7 @@ mod jobs;
 mod key;
 mod key_revoke;
 mod layout;
+mod layout_apply;
 mod locate;
 mod man;
 mod meta;

@@ -1,27 +1,29 @@
 //! `zonal recovery`: copies that miss changes, and the targets that fill them.
 
 use crate::cell::connection::{CellArgs, CellHandle};
+use crate::cli::drain::{drains_of, progress, seconds_left};
 use crate::console;
 use crate::exit::{Failure, UNREACHABLE};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use zonal_types::{Ino, ShardId, TargetId};
-use zonal_wire::{Header, MetaReply, MetaRequest, Service};
-use zonal_zonemap::{Shard, ZoneMap};
+use zonal_wire::{DrainStatus, Header, MetaReply, MetaRequest, Service};
+use zonal_zonemap::{Shard, TargetState, ZoneMap};
 
 /// Time between two looks.
 const FOLLOW: Duration = Duration::from_secs(1);
 
-/// Show files with stale copies, and the targets that have them
+/// Show files with copies to be filled, and the targets that fill them
 ///
 /// A copy is stale where its file was changed while the target was out. Once it is back, the
-/// target fills its stale copies from others by itself.
+/// target fills its stale copies from others by itself. So it does with objects that move to it
+/// from a target that is drained, or out for long, and with copies that a file got later.
 #[derive(Debug, clap::Args)]
 pub struct Recovery {
     #[command(flatten)]
     cell: CellArgs,
-    /// Look again each second until no copy is stale
+    /// Look again each second until nothing is left to fill
     #[arg(long)]
     follow: bool,
     /// As JSON, one object for each look
@@ -43,11 +45,16 @@ impl Recovery {
         loop {
             let map = cell.map()?;
             let counts = count(&cell, &map);
+            let drains = match is_moving(&map) {
+                true => drains_of(&cell)?,
+                false => Vec::new(),
+            };
             match self.json {
-                true => console::json(to_json(&map, &counts)),
-                false => print(&map, &counts),
+                true => console::json(to_json(&map, &counts, &drains)),
+                false => print(&map, &counts, &drains),
             }
-            if !self.follow || (counts.files == 0 && counts.silent.is_empty()) {
+            let is_over = counts.files == 0 && counts.silent.is_empty() && !is_moving(&map);
+            if !self.follow || is_over {
                 return match counts.silent.as_slice() {
                     [] => Ok(()),
                     silent => {
@@ -93,7 +100,16 @@ fn count_of(
         };
         for (_ino, data) in files {
             counts.files += 1;
-            for target in data.layout.stale {
+            let mut targets: BTreeSet<TargetId> = data.layout.stale.iter().copied().collect();
+            let filled = data
+                .layout
+                .relocations()
+                .filter(|of| of.state.is_filled_now());
+            targets.extend(filled.filter_map(|of| {
+                let set = map.set(of.set)?;
+                set.slots.get(usize::from(of.slot)).map(|slot| slot.target)
+            }));
+            for target in targets {
                 *counts.targets.entry(target).or_default() += 1;
             }
         }
@@ -106,14 +122,24 @@ fn count_of(
 
 /// The state of a target as recovery sees it.
 fn state(map: &ZoneMap, target: TargetId, stale: u64) -> &'static str {
+    let known = map.target_state(target);
     match (map.is_out(target), stale) {
+        _ if known.is_some_and(|known| known.has_left() && !known.takes_files()) => {
+            known.map_or("removed", TargetState::word)
+        }
         (true, _) => "out",
         (false, 0) => "serving",
         (false, _) => "filling",
     }
 }
 
-fn print(map: &ZoneMap, counts: &StaleCounts) {
+/// True where the objects of a target move, or return.
+fn is_moving(map: &ZoneMap) -> bool {
+    let mut targets = map.targets.iter();
+    targets.any(|of| of.state.is_leaving() || of.state == TargetState::Returning)
+}
+
+fn print(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) {
     let shown = map.targets.iter().filter_map(|target| {
         let stale = counts.targets.get(&target.id).copied().unwrap_or(0);
         let state = state(map, target.id, stale);
@@ -132,8 +158,12 @@ fn print(map: &ZoneMap, counts: &StaleCounts) {
     if rows.len() > 1 {
         console::table(&rows);
     }
+    for drain in drains {
+        let (target, text) = (drain.target, progress(drain));
+        console::line(format_args!("target {target}: {text}"));
+    }
     console::line(format_args!(
-        "{} files have stale copies",
+        "{} files have copies to be filled",
         match counts.files {
             0 => "no".to_owned(),
             files => files.to_string(),
@@ -141,14 +171,18 @@ fn print(map: &ZoneMap, counts: &StaleCounts) {
     ));
 }
 
-fn to_json(map: &ZoneMap, counts: &StaleCounts) -> Value {
+fn to_json(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) -> Value {
     let targets = map.targets.iter().map(|target| {
         let stale = counts.targets.get(&target.id).copied().unwrap_or(0);
+        let drain = drains.iter().find(|drain| drain.target == target.id);
         json!({
             "target": target.id.0,
             "node": target.node.0,
             "state": state(map, target.id, stale),
             "stale_files": stale,
+            "objects_left": drain.map(|drain| drain.filling),
+            "objects_stuck": drain.map(|drain| drain.stuck),
+            "seconds_left": drain.and_then(seconds_left),
         })
     });
     let silent = counts.silent.iter().map(|shard| shard.0);

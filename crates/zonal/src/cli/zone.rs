@@ -1,5 +1,6 @@
 //! `zonal zone`: lists, adds and renames zones.
 
+use super::drain::DrainArgs;
 use super::edit_args::EditArgs;
 use super::key;
 use super::target_remove::edit_map;
@@ -36,6 +37,16 @@ pub enum ZoneCommand {
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..i64::from(u16::MAX)))]
         id: Option<u16>,
     },
+    /// Move all objects of a zone's targets to other targets
+    ///
+    /// As `zonal target drain`, for each of them. Objects stay in their zone: the last target of a
+    /// zone cannot be drained.
+    Drain {
+        #[command(flatten)]
+        drain: DrainArgs,
+        /// The zone: its number or its name
+        zone: String,
+    },
     /// Give a zone another name
     ///
     /// No directory, file or node moves. Nodes whose node.toml has the old name keep their zone;
@@ -55,6 +66,11 @@ impl ZoneCommand {
         match self {
             Self::Ls { cell, json } => list(&cell.open()?.map()?, json),
             Self::Add { edit, zone, id } => add(&edit, &zone, id.map(ZoneId)),
+            Self::Drain { drain, zone } => drain.run(|map| {
+                let zone = zone_of(map, &zone)?.id;
+                let of_zone = map.targets_by_zone();
+                Ok(of_zone.get(&zone).cloned().unwrap_or_default())
+            }),
             Self::Rename { edit, zone, name } => rename(&edit, &zone, &name),
         }
     }
