@@ -335,8 +335,8 @@ pub fn is_drained(map: &ZoneMap, target: TargetId) -> bool {
     }
 }
 
-/// True where a target may have an object of a file that is not the one that counts: the object moves
-/// there, or it has left the target, which may keep what it had.
+/// True where a target may have an object of a file that does not count. The object moves there, or
+/// it has left the target, which may keep its bytes.
 #[must_use]
 pub fn may_be_left(map: &ZoneMap, component: &Component, object: Column, target: TargetId) -> bool {
     let mut places = zonal_layout::places(component);

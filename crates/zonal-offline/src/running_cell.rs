@@ -209,8 +209,8 @@ fn look(
     Ok((FindingList::default(), summary))
 }
 
-/// True for the targets that a check asks. All others in the map are drained: no file needs them, and
-/// they may be gone.
+/// True for the targets that a check asks. All others in the map are drained: no file needs them,
+/// and they may be gone.
 fn is_asked(map: &ZoneMap, target: TargetId) -> bool {
     map.target(target).is_some() && !is_drained(map, target)
 }

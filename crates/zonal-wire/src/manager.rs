@@ -188,7 +188,7 @@ codec_enum! {
         /// Targets whose objects move elsewhere, as the leading manager counted last. Reply
         /// `Drains`.
         GetDrains = 35,
-        /// A target has objects to fill that clients may not know: gives all slots of its zone a
+        /// A target has objects to fill that clients may not know. Gives all slots of its zone a
         /// new epoch, where they have none since version `known`. Only its own server may. Reply
         /// `At`.
         RenewEpochs = 36 { target: TargetId, known: MapVersion },

@@ -419,8 +419,8 @@ codec_enum! {
         /// Manager to shard: gives each object on a draining target a relocation, for files behind
         /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target
         /// that is back it ends them: `settled` is the version of the last fence that all targets
-        /// know. Reply `Relocations`. `WrongTarget`: the shard does not know that the target is draining.
-        /// `NotReady`: a partition is on its way to another shard.
+        /// know. Reply `Relocations`. `WrongTarget`: the shard does not know that the target is
+        /// draining. `NotReady`: a partition is on its way to another shard.
         RelocateObjects = 113 { target: TargetId, after: Ino, unfinished: bool, settled: MapVersion },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
         GetShardLoads = 95,

@@ -171,7 +171,10 @@ fn files_in_the_root_and_of_shards_that_answer_are_judged_without_the_others() {
     kill(cell.pid(NODES[1]), "KILL");
     write(&native, "/in-root", &pattern(2));
     let shown = said(&cell.command(&["recovery"]).output().unwrap());
-    assert!(shown.contains("1 files have copies to be filled"), "{shown}");
+    assert!(
+        shown.contains("1 files have copies to be filled"),
+        "{shown}"
+    );
     let listed = files(&cell, &["--endangered"]);
     assert_eq!(listed.0["/in-root"], ("endangered".to_owned(), 1, 2));
     assert!(listed.0.contains_key("/twice/file"));

@@ -88,7 +88,10 @@ fn copies_that_missed_changes_are_filled_while_they_are_written() {
         said(&asked.output().unwrap())
     };
     let shown = recovery(&["recovery"]);
-    assert!(shown.contains("21 files have copies to be filled"), "{shown}");
+    assert!(
+        shown.contains("21 files have copies to be filled"),
+        "{shown}"
+    );
     let up = cell.up_as(zonal(), SHAPE, &["--no-key"]);
     assert_eq!(code(&up), 0, "{}", said(&up));
     let mut last = 100;
@@ -100,7 +103,10 @@ fn copies_that_missed_changes_are_filled_while_they_are_written() {
     wait_until_back(&cell);
     wait_until_filled(&cell, NODES[1]);
     let shown = recovery(&["recovery", "--follow"]);
-    assert!(shown.contains("no files have copies to be filled"), "{shown}");
+    assert!(
+        shown.contains("no files have copies to be filled"),
+        "{shown}"
+    );
 
     // The changes that the node missed are read from it where the other copy is away.
     for other in [NODES[0], NODES[2]] {

@@ -34,11 +34,12 @@ const SCRIPTS: [(&str, &str); 13] = [
 ];
 
 /// Scripts whose checks need no word before them.
-const PLAIN: [&str; 4] = [
+const PLAIN: [&str; 5] = [
     "tests/posix/semantics.py",
     "tests/posix/two_mounts.py",
     "tests/cell/media.py",
     "tests/cell/power_loss.py",
+    "tests/cell/waiting.py",
 ];
 
 /// Folders whose files register the checks of a script.

@@ -425,12 +425,12 @@ impl<N: Net> ClientCall<'_, N> {
     }
 }
 
-/// The place by which a request goes on where the layout has changed. Where an object has moved, its
-/// new place is its only one by now. A change of the place before goes there; that of the new place
-/// needs nothing more (`None`).
+/// The place by which a request goes on where the layout has changed. Where an object has moved,
+/// its new place is its only one by now. A change of the place before goes there; that of the new
+/// place needs nothing more (`None`).
 fn standing_place(component: &Component, place: Column, make: MakeRequest<'_>) -> Option<Column> {
     let object = zonal_layout::object_of(component, place);
-    if place == object || zonal_layout::relocation_of(component, object).is_some() {
+    if place == object || zonal_layout::places(component).any(|of| of == place) {
         return Some(place);
     }
     let probe = make(ObjectRef {

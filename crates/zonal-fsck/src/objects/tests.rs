@@ -67,7 +67,7 @@ fn record(slot: u16, state: RelocationState) -> Relocation {
     }
 }
 
-/// What the join finds. Objects: column, target and blocks.
+/// The findings of a join. Objects: column, target and blocks.
 fn join(
     map: &ZoneMap,
     relocations: &[Relocation],

@@ -19,7 +19,7 @@ pub fn check(world: &World) {
             let owner = found.owners.get(&object.data_id);
             match node.contents(object) {
                 Some(mut contents) => {
-                    // A target that has not seen a truncation cuts the object with its next request.
+                    // A target that has not seen a truncation cuts the object later.
                     if let Some((inode, component)) =
                         owner.filter(|(inode, _)| inode.truncate_seq > stat.truncate_seq)
                     {

@@ -1,7 +1,7 @@
 //! Seeds of one scenario, beside all its faults.
 //!
-//! `ZONAL_SEEDS` sets the number of seeds, `ZONAL_SEED` the first one. With `ZONAL_LOG` each message
-//! is printed.
+//! `ZONAL_SEEDS` sets the number of seeds, `ZONAL_SEED` the first one. With `ZONAL_LOG` each
+//! message is printed.
 
 use zonal_sim::batch::BatchSummary;
 use zonal_sim::{Plant, RunOptions, Scenario, run_batch};

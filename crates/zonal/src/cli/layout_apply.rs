@@ -10,7 +10,7 @@ use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Files that one error message names.
+/// Files that an error names.
 const NAMED: usize = 5;
 
 /// Counts of a run.

@@ -17,8 +17,8 @@ const FOLLOW: Duration = Duration::from_secs(1);
 /// Show files with copies to be filled, and the targets that fill them
 ///
 /// A copy is stale where its file was changed while the target was out. Once it is back, the
-/// target fills its stale copies from others by itself. So it does with objects that move to it
-/// from a target that is drained, or out for long, and with copies that a file got later.
+/// target fills its stale copies from others by itself. It also fills objects that move to it, as
+/// another target is drained or out for long, and copies that a file got later.
 #[derive(Debug, clap::Args)]
 pub struct Recovery {
     #[command(flatten)]
