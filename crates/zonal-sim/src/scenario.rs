@@ -194,12 +194,9 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     } else {
         FaultPlan::NONE
     };
-    plan.moves = chosen == Scenario::Moves;
-    plan.drains = chosen == Scenario::Drains;
+    (plan.moves, plan.drains) = (chosen == Scenario::Moves, chosen == Scenario::Drains);
     if size.replicas > 1 {
-        plan.group_power = power;
-        // An election takes a second or two.
-        plan.every_ms = plan.every_ms.max(REPLICAS_EVERY_MS.min(plan.every_ms * 4));
+        suit_replicas(&mut plan, power);
     }
     // For programs a move is what a restart of the shard is.
     let has_faults = options.faults || plan.moves;
@@ -232,6 +229,13 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     }
     report.coverage.marks = crate::coverage_marks::end();
     report
+}
+
+/// Leaves a shard with replicas time for elections.
+fn suit_replicas(plan: &mut FaultPlan, power: bool) {
+    plan.group_power = power;
+    // An election takes a second or two.
+    plan.every_ms = plan.every_ms.max(REPLICAS_EVERY_MS.min(plan.every_ms * 4));
 }
 
 /// The scenario whose programs a run with replicas has.

@@ -68,6 +68,23 @@ impl CellSize {
     }
 }
 
+/// Writes the first map to the root's disk.
+fn store_map(root: Option<&Server>, map: &ZoneMap) {
+    if let Some(root) = root {
+        root.disk.append_changes(map.to_store());
+        root.disk.sync();
+    }
+}
+
+/// Storage servers that are gone, or about to.
+#[derive(Default)]
+struct Losses {
+    /// Indices of servers that never start again.
+    servers: RefCell<BTreeSet<usize>>,
+    /// Faults of storage servers under way.
+    faults: Cell<i64>,
+}
+
 /// A cell.
 pub struct World {
     /// Time and tasks.
@@ -85,10 +102,7 @@ pub struct World {
     /// Checks the map of the group.
     pub map_history: Rc<MapHistory>,
     servers: Vec<Server>,
-    /// Indices of servers that never start again.
-    lost: RefCell<BTreeSet<usize>>,
-    /// Faults of storage servers under way.
-    storage_faults: Cell<i64>,
+    losses: Losses,
     size: CellSize,
     plant: Plant,
     rng: RefCell<SimRng>,
@@ -164,10 +178,7 @@ impl World {
         }
         let map = ZoneMap::new(CellId([7; 16])).edited(&edits);
         let map = map.ok().flatten().ok_or(ErrorCode::Invalid)?;
-        if let Some(root) = servers.first() {
-            root.disk.append_changes(map.to_store());
-            root.disk.sync();
-        }
+        store_map(servers.first(), &map);
         let world = Rc::new(Self {
             clock,
             network,
@@ -177,8 +188,7 @@ impl World {
             history: Rc::default(),
             map_history: Rc::default(),
             servers,
-            lost: RefCell::default(),
-            storage_faults: Cell::new(0),
+            losses: Losses::default(),
             size,
             plant,
             rng: RefCell::new(rng),

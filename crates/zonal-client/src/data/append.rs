@@ -20,8 +20,9 @@ use crate::transport::net::Net;
 use crate::transport::retry::is_unsure;
 use std::collections::VecDeque;
 use zonal_basics::to_usize;
+use zonal_layout::Piece;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
-use zonal_types::{ErrorCode, FileData, Instant};
+use zonal_types::{Column, ErrorCode, FileData, Instant};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
 
 impl<N: Net> ClientCall<'_, N> {
@@ -209,17 +210,11 @@ impl<N: Net> ClientCall<'_, N> {
         let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
         loop {
             let Some((piece, fills)) = left.pop_front() else {
-                let (late, now) = {
-                    let state = file.state();
-                    (state.late_places(&known), state.data.clone())
-                };
+                let late = self.late_range(file, &mut known, (offset, length)).await?;
                 if late.is_empty() {
                     break;
                 }
-                let mut pieces = self.pieces_to_write(&now, offset, length).await?;
-                pieces.retain(|piece| late.contains(&(piece.component, piece.column)));
-                left.extend(pieces.into_iter().map(|piece| (piece, true)));
-                known.extend(late);
+                left.extend(late.into_iter().map(|piece| (piece, true)));
                 continue;
             };
             let from = to_usize(piece.file_offset - offset);
@@ -272,6 +267,26 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         Ok(())
+    }
+
+    /// The pieces of a range for places that are not known yet, which are known then.
+    async fn late_range(
+        &self,
+        file: &File<N>,
+        known: &mut Vec<(usize, Column)>,
+        (offset, length): (u64, u64),
+    ) -> Result<Vec<Piece>, ErrorCode> {
+        let (late, now) = {
+            let state = file.state();
+            (state.late_places(known), state.data.clone())
+        };
+        if late.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pieces = self.pieces_to_write(&now, offset, length).await?;
+        pieces.retain(|piece| late.contains(&(piece.component, piece.column)));
+        known.extend(late);
+        Ok(pieces)
     }
 
     /// Checks that the shard still holds the place. A place belongs to the session that got it; a

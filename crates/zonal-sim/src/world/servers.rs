@@ -48,7 +48,7 @@ impl World {
         let Some(server) = self.servers.get(index) else {
             return;
         };
-        if server.group.get().is_some() || self.lost.borrow().contains(&index) {
+        if server.group.get().is_some() || self.losses.servers.borrow().contains(&index) {
             return;
         }
         let group = self.next_group.get();
@@ -169,33 +169,34 @@ impl World {
     /// Kills the server of a target, which never starts again.
     pub fn lose_target(&self, target: TargetId) {
         if let Some(index) = self.index_of(target) {
-            self.lost.borrow_mut().insert(index);
+            self.losses.servers.borrow_mut().insert(index);
             self.kill(index);
         }
     }
 
     /// Counts a fault of a storage server that begins (1) or ends (-1).
     pub fn count_storage_fault(&self, change: i64) {
-        self.storage_faults.set(self.storage_faults.get() + change);
+        let faults = &self.losses.faults;
+        faults.set(faults.get() + change);
     }
 
     /// Whether a fault of a storage server is under way.
     #[must_use]
     pub fn has_storage_fault(&self) -> bool {
-        self.storage_faults.get() > 0
+        self.losses.faults.get() > 0
     }
 
     /// Whether a target was lost.
     #[must_use]
     pub fn is_lost(&self, target: TargetId) -> bool {
         let index = self.index_of(target);
-        index.is_some_and(|index| self.lost.borrow().contains(&index))
+        index.is_some_and(|index| self.losses.servers.borrow().contains(&index))
     }
 
     /// Whether any target was lost.
     #[must_use]
     pub fn has_lost(&self) -> bool {
-        !self.lost.borrow().is_empty()
+        !self.losses.servers.borrow().is_empty()
     }
 
     /// Whether a lost target is not rebuilt yet.

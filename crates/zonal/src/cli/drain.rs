@@ -60,7 +60,7 @@ impl DrainArgs {
             map = edit_map(&cell, &map, edit)?;
         }
         if !self.follow {
-            lines.iter().for_each(|line| console::line(line));
+            lines.iter().for_each(console::line);
             if !self.cancel {
                 let hint = "`zonal recovery --follow` shows the progress";
                 console::note(format_args!("{hint}"));
