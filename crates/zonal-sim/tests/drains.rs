@@ -5,8 +5,19 @@
 mod seed_batch;
 
 use zonal_sim::Scenario;
+use zonal_sim::coverage::FaultKind;
 
 #[test]
 fn seeds_are_good() {
-    seed_batch::good_seeds(Scenario::Drains, 40);
+    let summary = seed_batch::good_seeds(Scenario::Drains, 40);
+    for fault in [
+        FaultKind::Drain,
+        FaultKind::DrainEnded,
+        FaultKind::CopiesAdded,
+        FaultKind::TargetLost,
+    ] {
+        let count = summary.coverage.of(fault);
+        println!("{} in {} seeds: {count}", fault.name(), summary.seeds);
+        assert!(count > 0, "{}", fault.name());
+    }
 }

@@ -51,8 +51,15 @@ fn seeds_without_faults_are_good() {
 #[test]
 fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
     let summary = all_good(1, SEEDS, RunOptions::default());
-    // Moves run by the name of their scenario only (tests/moves.rs).
-    assert_eq!(summary.missing_faults(), [FaultKind::Move.name()]);
+    // These run by the names of their scenarios only (tests/moves.rs, tests/drains.rs).
+    let of_scenarios = [
+        FaultKind::Move,
+        FaultKind::Drain,
+        FaultKind::DrainEnded,
+        FaultKind::CopiesAdded,
+        FaultKind::TargetLost,
+    ];
+    assert_eq!(summary.missing_faults(), of_scenarios.map(FaultKind::name));
     // Marks that few seeds reach, or only runs with far more clients and data.
     let seldom = [
         "AppendPassedOver",
