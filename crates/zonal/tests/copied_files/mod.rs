@@ -1,4 +1,5 @@
 //! Files with copies in a cell of one zone with three storage nodes.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::cell::Cell;
 use std::time::{Duration, Instant};
