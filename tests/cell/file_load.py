@@ -23,6 +23,7 @@ class FileLoad(threading.Thread):
         self.changes = 0
         self.began = time.monotonic()
         self.longest = 0.0
+        self.doing = ""
         self.is_stopping = False
 
     def run(self):
@@ -32,7 +33,8 @@ class FileLoad(threading.Thread):
             try:
                 self.change(name)
             except OSError as error:
-                self.errors.append(f"{time.strftime('%H:%M:%S')} {name}: {error}")
+                took = f"{self.doing} for {time.monotonic() - self.began:.1f} s"
+                self.errors.append(f"{time.strftime('%H:%M:%S')} {name}, {took}: {error}")
                 # Its content is unknown from now on.
                 self.is_stopping = True
             self.longest = max(self.longest, time.monotonic() - self.began)
@@ -46,9 +48,11 @@ class FileLoad(threading.Thread):
         if known is None or choice == 0:
             self.replace(name, path)
         elif choice == 1 or len(known) > LENGTH_MAX:
+            self.doing = "removes"
             os.unlink(path)
             del self.files[name]
         elif choice == 2:
+            self.doing = "truncates"
             size = self.rng.randrange(len(known) + 50_000)
             with open(path, "r+b") as file:
                 file.truncate(size)
@@ -64,6 +68,7 @@ class FileLoad(threading.Thread):
         return self.rng.randbytes(self.rng.randrange(1, most))
 
     def replace(self, name, path):
+        self.doing = "makes"
         content = self.some_bytes(600_000)
         with open(f"{path}.new", "xb") as file:
             file.write(content)
@@ -72,6 +77,7 @@ class FileLoad(threading.Thread):
         self.files[name] = content
 
     def write_at(self, name, path, at):
+        self.doing = "writes"
         known, content = self.files[name], self.some_bytes(200_000)
         with open(path, "r+b") as file:
             file.seek(at)
@@ -81,6 +87,7 @@ class FileLoad(threading.Thread):
         self.files[name] = known[:at] + content + known[at + len(content) :]
 
     def compare(self, name, folder):
+        self.doing = "reads"
         with open(f"{folder}/{name}", "rb") as file:
             found = file.read()
         if found != self.files[name]:
