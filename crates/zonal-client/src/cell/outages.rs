@@ -108,6 +108,14 @@ impl<N: Net> Cell<N> {
         matches!(state, CopyState::Stale | CopyState::Filling)
     }
 
+    /// True for a place that its object has left and whose target left the cell: it gets no change.
+    pub(crate) fn is_gone(&self, component: &Component, place: Column) -> bool {
+        let map = self.map();
+        let found = map.slot_of_place(component, place);
+        place_use(component, place) == PlaceUse::Left
+            && found.is_some_and(|found| map.target(found.slot.target).is_none())
+    }
+
     /// [`Self::place`] for a layout that is known as of a version of the map.
     ///
     /// # Errors

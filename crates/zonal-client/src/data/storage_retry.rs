@@ -140,7 +140,8 @@ impl<N: Net> ClientCall<'_, N> {
             let data = file.state().data.clone();
             let component = data.layout.components.get(component);
             let component = component.ok_or(ErrorCode::Stale)?;
-            let Some(column) = standing_place(component, column, make) else {
+            let standing = standing_place(component, column, make);
+            let Some(column) = standing.filter(|place| !self.is_gone(component, *place)) else {
                 return Ok((StorageReply::Done, 0, TargetId(0)));
             };
             let made = self.make_for_copy(&data, component, column, make, &mut choice);
