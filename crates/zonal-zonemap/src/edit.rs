@@ -181,7 +181,7 @@ pub enum EditError {
     },
     /// A target was drained: its objects lie elsewhere, and it may have old bytes.
     #[error(
-        "target {target} was drained. Hint: `zonal target remove {target}`, then let it join anew"
+        "target {target} was drained. Hint: `zonal target remove --target {target}`; a new target gets a number that was never used"
     )]
     Drained {
         /// The target.
@@ -473,6 +473,7 @@ impl ZoneMap {
                 }
                 Some(known) => known.capacity = join.capacity,
                 None => {
+                    self.refuse_number_of_removed(join.target)?;
                     is_new = true;
                     let target = Target {
                         id: join.target,

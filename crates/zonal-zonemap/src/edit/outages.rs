@@ -75,6 +75,16 @@ impl ZoneMap {
         self.take_out(id)
     }
 
+    /// Refuses the number of a drained target that was removed. Its slots stay, and layouts name
+    /// them: another target would get changes of objects that have left.
+    pub(super) fn refuse_number_of_removed(&self, id: TargetId) -> Result<(), EditError> {
+        let mut slots = self.sets.iter().flat_map(|set| &set.slots);
+        match self.target(id).is_none() && slots.any(|slot| slot.target == id) {
+            true => Err(EditError::Drained { target: id }),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses an edit by which a drained target would serve again.
     pub(super) fn refuse_drained(&self, id: TargetId) -> Result<(), EditError> {
         match self.target(id).map(|target| target.state) {
@@ -91,8 +101,8 @@ mod tests {
     use zonal_types::{CellId, Epoch, NodeId, TargetId, ZoneId};
     use zonal_wire::JoinTarget;
 
-    fn three_targets() -> ZoneMap {
-        let join = |id: u32| MapEdit::Join {
+    fn join(id: u32) -> MapEdit {
+        MapEdit::Join {
             node: NodeId(id),
             zone: ZoneId(1),
             zone_name: String::new(),
@@ -103,7 +113,10 @@ mod tests {
                 uuid: [7; 16],
                 capacity: 1 << 30,
             }],
-        };
+        }
+    }
+
+    fn three_targets() -> ZoneMap {
         let edits: Vec<MapEdit> = (1..=3).map(join).collect();
         let map = ZoneMap::new(CellId([1; 16])).edited(&edits);
         map.expect("joins").expect("a change")
@@ -187,5 +200,7 @@ mod tests {
         assert_eq!(left.target(target), None);
         assert_eq!(left.sets[0].width(), 3, "files lie over the others");
         assert_eq!(left.check(), Vec::<String>::new());
+        assert_eq!(edited(&left, join(2)), again, "its number is in slots");
+        assert!(edited(&left, join(4)).is_ok());
     }
 }

@@ -127,7 +127,7 @@ fn now() -> u64 {
 }
 
 /// Numbers for a new node and its target: above those of the map, of all tokens and of all
-/// credentials.
+/// credentials. Slots name targets that were drained and removed.
 fn free_numbers(
     map: &ZoneMap,
     tokens: &[JoinTokenStatus],
@@ -144,8 +144,10 @@ fn free_numbers(
     let promised = tokens.iter().map(|token| token.terms.node);
     let node = nodes.chain(promised).chain(certified).max();
     let targets = map.targets.iter().map(|target| target.id);
+    let slots = map.sets.iter().flat_map(|set| &set.slots);
+    let in_slots = slots.map(|slot| slot.target);
     let promised = tokens.iter().map(|token| token.terms.target);
-    let target = targets.chain(promised).max();
+    let target = targets.chain(in_slots).chain(promised).max();
     (
         NodeId(node.map_or(1, |node| node.0.saturating_add(1))),
         TargetId(target.map_or(1, |target| target.0.saturating_add(1))),
