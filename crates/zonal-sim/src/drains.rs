@@ -13,6 +13,8 @@ use zonal_zonemap::{MapEdit, TargetState};
 const EVERY_MS_MAX: u64 = 15_000;
 /// Of 1000 orders beside a drain, those that end it.
 const CANCELLED: u64 = 300;
+/// Of 1000 orders beside a drained target, those that take it out of the cell.
+const REMOVED: u64 = 300;
 /// Of 1000 orders in a cell with copies, those that lose a target.
 const LOST: u64 = 300;
 
@@ -33,6 +35,14 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             world.is_lost(target.id) && target.state != TargetState::Drained
         };
         if map.targets.iter().any(is_going) {
+            continue;
+        }
+        let drained = in_state(|state| state == TargetState::Drained);
+        if let Some(target) = rng.pick(&drained).copied()
+            && rng.chance(REMOVED)
+        {
+            // Layouts name it still.
+            world.edit_map(&[MapEdit::RemoveTarget { target }]);
             continue;
         }
         let leaving = in_state(TargetState::is_leaving);

@@ -102,12 +102,12 @@ pub fn end_drains(world: &Rc<World>) {
     }
 }
 
-/// Whether a target may have objects that nobody needs: a drained one, and any after a drain that
-/// was ended before its time.
+/// Whether a target may have objects that nobody needs: a drained one, also when it has left the
+/// cell, and any after a drain that was ended before its time.
 pub fn may_have_old_objects(world: &World, target: TargetId) -> bool {
     let state = world.map.borrow().target_state(target);
     let ended = world.network.coverage().of(FaultKind::DrainEnded);
-    state == Some(TargetState::Drained) || ended > 0
+    matches!(state, None | Some(TargetState::Drained)) || ended > 0
 }
 
 /// Waits until the replicas of a shard have the same log, and compares their states.
