@@ -106,7 +106,7 @@ fn wait_until_whole(cell: &Cell) {
             cell.command(&["recovery"]).output().unwrap(),
             cell.command(&["files", "--lost"]).output().unwrap(),
         ];
-        let is_filled = said(&shown[0]).contains("no files have stale copies");
+        let is_filled = said(&shown[0]).contains("no files have copies to be filled");
         let has_out = said(&cell.status()).contains("\"is_out\": true");
         if is_filled && !has_out && shown.iter().all(|output| code(output) == 0) {
             return;
