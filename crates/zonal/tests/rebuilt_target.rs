@@ -4,6 +4,7 @@
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
+#![allow(clippy::print_stdout, reason = "figures")]
 
 mod cell;
 mod copied_files;

@@ -102,8 +102,8 @@ pub fn end_drains(world: &Rc<World>) {
     }
 }
 
-/// Whether a target may have objects that nobody needs: a drained one, also when it has left the
-/// cell, and any after a drain that was ended before its time.
+/// Whether a target may have objects that nobody needs. A drained one may, also when it has left
+/// the cell. So may any, after a drain that was ended before its time.
 pub fn may_have_old_objects(world: &World, target: TargetId) -> bool {
     let state = world.map.borrow().target_state(target);
     let ended = world.network.coverage().of(FaultKind::DrainEnded);

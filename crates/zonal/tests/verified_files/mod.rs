@@ -17,10 +17,10 @@ const FILES: u64 = 12;
 /// Length of a file at most.
 const LENGTH: u64 = 700_000;
 
-/// What a program has written, by path.
+/// Contents of a program's files, by path.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What one program did.
+/// The work of one program.
 pub struct Done {
     pub files: Files,
     pub changes: u64,
