@@ -154,8 +154,8 @@ fn a_lost_target_is_made_anew_on_the_others_while_its_files_change() {
     check_stopped(&cell);
 }
 
-/// `zonal fsck` is not asked: an object that was being filled when the target came back stays at its
-/// new place, and outlives its file.
+/// `zonal fsck` is not asked: an object that was being filled when the target came back stays at
+/// its new place, and outlives its file.
 #[test]
 fn a_target_that_comes_back_while_it_is_rebuilt_serves_again() {
     let (cell, mut files) = rebuilding_cell("returned", "2s");
