@@ -12,10 +12,14 @@ use std::future::Future;
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, Instant, MapVersion, ShardId, TargetId};
 use zonal_wire::{DrainStatus, MetaReply, MetaRequest};
+use zonal_zonemap::map::SlotState;
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
-/// Time between two looks through all files while some objects have no place to go, ms.
+/// Time between two looks through all files while some objects have no place to go, ms. It doubles
+/// from look to look.
 const LOOK_AGAIN_MS: u64 = 15_000;
+/// The longest such time, as a power of two of the first: 8 minutes.
+const LOOK_AGAIN_DOUBLINGS: u32 = 5;
 
 /// Everything that a drain runs on.
 pub trait DrainHost {
@@ -64,6 +68,9 @@ struct LeavingTarget {
     /// All files were looked through and nothing was begun, at this time.
     looked: Option<Instant>,
     stuck: u64,
+    /// Looks through all files after which objects were stuck, by the present service.
+    stuck_looks: u32,
+    service: ServiceCounts,
     /// The last fence, and its version of the map: while a target leaves, the one after which
     /// nothing was on its way any more.
     fenced: Option<(Instant, MapVersion)>,
@@ -72,6 +79,25 @@ struct LeavingTarget {
     begun: Option<Instant>,
     counts: DrainCounts,
     most: u64,
+}
+
+/// Numbers that change where stuck objects may get a source, or a place to go: targets that take
+/// files, and slots that are out.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct ServiceCounts {
+    targets: usize,
+    out: usize,
+}
+
+impl ServiceCounts {
+    fn of(map: &ZoneMap) -> Self {
+        let slots = map.sets.iter().flat_map(|set| &set.slots);
+        let targets = map.targets.iter();
+        Self {
+            targets: targets.filter(|of| of.state.takes_files()).count(),
+            out: slots.filter(|slot| slot.state == SlotState::Out).count(),
+        }
+    }
 }
 
 /// The drains of one reign of a manager.
@@ -124,8 +150,10 @@ impl Drains {
                 target: target.id,
                 state: TargetState::Rebuilding,
             };
-            if host.edit(edit).await.is_ok() {
-                begun.push(target.id);
+            match host.edit(edit).await {
+                Ok(_version) => begun.push(target.id),
+                // The only target of a zone: tried again after as long a time.
+                Err(_refused) => drop(self.out.insert(target.id, now)),
             }
         }
         begun
@@ -180,8 +208,12 @@ async fn step<H: DrainHost>(
     state: TargetState,
     known: &mut LeavingTarget,
 ) -> Result<DrainCounts, ErrorCode> {
-    let now = host.now();
-    let is_due = |at: Instant| known.stuck > 0 && now.ms_since(at) >= LOOK_AGAIN_MS;
+    let (now, service) = (host.now(), ServiceCounts::of(&host.map()));
+    if known.service != service {
+        (known.service, known.stuck_looks) = (service, 0);
+    }
+    let pause = LOOK_AGAIN_MS << known.stuck_looks.min(LOOK_AGAIN_DOUBLINGS);
+    let is_due = |at: Instant| known.stuck > 0 && now.ms_since(at) >= pause;
     let full = known.looked.is_none_or(is_due);
     // Until then the target may serve by a map without the fence.
     let is_over = |(at, _): (Instant, MapVersion)| now.ms_since(at) >= host.lease_ms();
@@ -194,6 +226,10 @@ async fn step<H: DrainHost>(
     let counts = look(host, (target, settled), !full).await?;
     if full {
         known.stuck = counts.stuck;
+        known.stuck_looks = match counts.stuck {
+            0 => 0,
+            _ => known.stuck_looks.saturating_add(1),
+        };
         known.looked = (counts.begun == 0).then_some(now);
     }
     let counts = DrainCounts {

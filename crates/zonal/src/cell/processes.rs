@@ -166,6 +166,7 @@ const WITH_VALUE: &[&str] = &[
     "--cache-time",
     "--write-behind",
     "--deadline",
+    "--second-copy-ms",
     "--log",
     "--workers",
     "--source",
