@@ -18,7 +18,7 @@ use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 /// Time between two looks through all files while some objects have no place to go, ms. It doubles
 /// from look to look.
 const LOOK_AGAIN_MS: u64 = 15_000;
-/// The longest such time, as a power of two of the first: 8 minutes.
+/// The longest time between two looks, as a power of two of the first: 8 minutes.
 const LOOK_AGAIN_DOUBLINGS: u32 = 5;
 
 /// Everything that a drain runs on.
