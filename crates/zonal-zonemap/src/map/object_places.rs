@@ -89,12 +89,6 @@ impl ZoneMap {
         })
     }
 
-    /// True where objects of a target may lie elsewhere.
-    #[must_use]
-    pub fn has_leaving(&self) -> bool {
-        self.targets.iter().any(|target| target.state.has_left())
-    }
-
     /// State of a target; none where it left the map.
     #[must_use]
     pub fn target_state(&self, target: TargetId) -> Option<TargetState> {
