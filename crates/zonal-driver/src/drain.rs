@@ -13,7 +13,7 @@ use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, Instant, MapVersion, ShardId, TargetId};
 use zonal_wire::{DrainStatus, MetaReply, MetaRequest};
 use zonal_zonemap::map::SlotState;
-use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
+use zonal_zonemap::{MapEdit, Target, TargetState, ZoneMap};
 
 /// Time between two looks through all files while some objects have no place to go, ms. It doubles
 /// from look to look.
@@ -143,7 +143,9 @@ impl Drains {
                 continue;
             }
             let since = *self.out.entry(target.id).or_insert(now);
-            if rebuild_after_ms == 0 || now.ms_since(since) < rebuild_after_ms {
+            let is_due = rebuild_after_ms > 0 && now.ms_since(since) >= rebuild_after_ms;
+            // A zone of which all is gone waits for its return.
+            if !is_due || !has_another(&map, target) {
                 continue;
             }
             let edit = MapEdit::UseTarget {
@@ -199,6 +201,16 @@ impl Drains {
         }
         all
     }
+}
+
+/// True where another target of its zone is in service, and takes files.
+fn has_another(map: &ZoneMap, target: &Target) -> bool {
+    let zone_of = |of: &Target| map.node(of.node).map(|node| node.zone);
+    let mut others = map.targets.iter();
+    others.any(|other| {
+        let is_other = other.id != target.id && zone_of(other) == zone_of(target);
+        is_other && other.state.takes_files() && !map.is_out(other.id)
+    })
 }
 
 /// The next step for one target.

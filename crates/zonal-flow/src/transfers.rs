@@ -5,7 +5,7 @@ use crate::data_centre::{DataCentre, ModelError};
 use crate::fair_rates::{FlowClass, FlowTimes, merged, run_flows};
 use crate::request_windows::{FilePart, REQUEST_BYTES_MAX};
 use std::collections::BTreeMap;
-use zonal_layout::{object_bytes, pieces, slot_of};
+use zonal_layout::{object_bytes, pieces};
 use zonal_meta::layout_of_new_file;
 use zonal_types::limits::NODES_MAX;
 use zonal_types::{
@@ -193,7 +193,11 @@ impl<'a> Files<'a> {
     fn node_of(&self, component: &Component, slot: u16) -> Result<usize, ModelError> {
         let set = self.map.set(component.set).ok_or(ModelError::Layout)?;
         let slot = set.slots.get(usize::from(slot)).ok_or(ModelError::Layout)?;
-        let target = self.map.target(slot.target).ok_or(ModelError::Layout)?;
+        self.node_with(slot.target)
+    }
+
+    fn node_with(&self, target: TargetId) -> Result<usize, ModelError> {
+        let target = self.map.target(target).ok_or(ModelError::Layout)?;
         Ok(target.node.0 as usize - 1)
     }
 
@@ -202,15 +206,14 @@ impl<'a> Files<'a> {
         let [component] = layout.components.as_slice() else {
             return Err(ModelError::Layout);
         };
-        let set = self.map.set(component.set).ok_or(ModelError::Layout)?;
         let mut columns = Vec::new();
         for column in zonal_layout::objects(component) {
             let bytes = object_bytes(component, self.job.bytes, column);
-            let slot =
-                slot_of(component, column, set.width()).map_err(|_error| ModelError::Layout)?;
+            let found = self.map.slot_of_place(component, column);
+            let found = found.ok_or(ModelError::Layout)?;
             if bytes > 0 {
                 let part = bytes as f64 / self.job.bytes as f64;
-                columns.push((self.node_of(component, slot)?, part));
+                columns.push((self.node_with(found.slot.target)?, part));
             }
         }
         Ok(columns)

@@ -4,10 +4,13 @@
 use zonal_meta::check::FileDataFact;
 use zonal_meta::check::fact_bytes::{self, FACT_BYTES};
 use zonal_object::KnownObject;
-use zonal_types::{DataId, Ino, Redundancy, Relocation, StripeSetId, TargetId, codec_enum};
+use zonal_types::{DataId, Ino, Redundancy, Relocation, StripeSetId, TargetId, ZoneId, codec_enum};
 
 /// Unit of `inline`, in bytes.
 const BLOCK: u32 = zonal_basics::const_u32(zonal_types::limits::BLOCK_BYTES as u64);
+/// No stripe set has this number.
+const NO_SET: StripeSetId = StripeSetId(0);
+
 codec_enum! {
     /// One statement about a data id.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,8 +31,12 @@ codec_enum! {
             count: u16,
             /// Stripe unit: bytes per object in a row.
             unit: u32,
-            /// Copies of a column, and slots from one to the next; one copy: 1 and 0.
+            /// Copies of a column in the file's zone, and slots from one to the next; one copy: 1
+            /// and 0.
             copies: (u8, u8),
+            /// The stripe set of the copy in another zone, and its number among the copies (set 0:
+            /// none).
+            also: (StripeSetId, u8),
             /// The file's size.
             size: u64,
             /// Allocated bytes, as the inode counts them.
@@ -105,6 +112,7 @@ impl DataFact {
                 count: data.count,
                 unit: data.unit,
                 copies: packed(data.redundancy),
+                also: packed_also(data.redundancy),
                 size: data.size,
                 allocated: data.allocated,
                 truncate_seq: data.truncate_seq,
@@ -125,6 +133,7 @@ impl DataFact {
             count,
             unit,
             copies,
+            also,
             size,
             inline,
             ..
@@ -135,7 +144,7 @@ impl DataFact {
         Some(DataOwner {
             ino,
             name: (dir != Ino(0)).then_some((dir, cookie)),
-            component: (set, start_column, count, unit, unpacked(copies)),
+            component: (set, start_column, count, unit, unpacked(copies, also)),
             size,
             inline: u64::from(inline) * u64::from(BLOCK),
         })
@@ -158,21 +167,36 @@ impl DataFact {
     }
 }
 
-/// Redundancy in two bytes; a step is less than the slots of a set.
+/// Copies and step in two bytes; a step is less than the slots of a set.
 fn packed(redundancy: Redundancy) -> (u8, u8) {
     let byte = |number| u8::try_from(number).unwrap_or(u8::MAX);
+    (byte(redundancy.zone_copies()), byte(redundancy.step()))
+}
+
+fn packed_also(redundancy: Redundancy) -> (StripeSetId, u8) {
     match redundancy {
-        Redundancy::None => (1, 0),
-        Redundancy::Copies { copies, step } => (byte(copies), byte(step)),
+        Redundancy::AlsoZone { set, at, .. } => (set, u8::try_from(at).unwrap_or(u8::MAX)),
+        Redundancy::None | Redundancy::Copies { .. } => (NO_SET, 0),
     }
 }
 
-fn unpacked((copies, step): (u8, u8)) -> Redundancy {
-    match copies {
+/// The other zone is that of the set; it does not matter here.
+fn unpacked((copies, step): (u8, u8), also: (StripeSetId, u8)) -> Redundancy {
+    let of_zone = match copies {
         0 | 1 => Redundancy::None,
         copies => Redundancy::Copies {
             copies: copies.into(),
             step: step.into(),
+        },
+    };
+    match also {
+        (NO_SET, _) => of_zone,
+        (set, at) => Redundancy::AlsoZone {
+            copies: of_zone.copies(),
+            step: of_zone.step(),
+            zone: ZoneId::CELL,
+            set,
+            at: at.into(),
         },
     }
 }
@@ -202,7 +226,8 @@ mod tests {
             copies: 3,
             step: 255,
         };
-        for redundancy in [Redundancy::None, copies] {
+        let also = copies.with_also_zone(ZoneId::CELL, StripeSetId(u32::MAX));
+        for redundancy in [Redundancy::None, copies, also] {
             let data = FileDataFact {
                 data_id: DataId(u64::MAX),
                 set: StripeSetId(u32::MAX),

@@ -49,7 +49,7 @@ pub fn new_layout(
             count,
             unit: policy.unit,
             span: 0,
-            redundancy: match policy.redundancy.copies().min(width) {
+            redundancy: match policy.redundancy.zone_copies().min(width) {
                 1 => Redundancy::None,
                 copies => Redundancy::Copies { copies, step },
             },
@@ -69,6 +69,23 @@ pub fn on_slot(mut layout: Layout, slot: Column) -> Result<Layout, LayoutError> 
     };
     component.start_column = slot;
     component.count = 1;
+    Ok(layout)
+}
+
+/// Gives a new file one more copy, in a set of another zone.
+///
+/// # Errors
+/// `BadComponent` where the layout has not one component, or the set is its own.
+pub fn with_also_zone(
+    mut layout: Layout,
+    zone: ZoneId,
+    set: StripeSetId,
+) -> Result<Layout, LayoutError> {
+    let [component] = layout.components.as_mut_slice() else {
+        return Err(LayoutError::BadComponent { start: 0 });
+    };
+    component.redundancy = component.redundancy.with_also_zone(zone, set);
+    check_component(component)?;
     Ok(layout)
 }
 

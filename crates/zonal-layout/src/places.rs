@@ -5,7 +5,7 @@
 //! Both stay the same while an object moves, so a change that began before a step of the
 //! relocation still reaches both. The object of a place is the number modulo `objects`.
 
-use crate::stripe::{LayoutError, object_count, objects, slot_of};
+use crate::stripe::{LayoutError, object_count, objects, set_of, slot_in_also_zone, slot_of};
 use zonal_types::{Column, Component, Relocation, RelocationState, StripeSetId};
 
 /// The use of a place.
@@ -92,14 +92,14 @@ pub fn main_place(component: &Component, object: Column) -> Column {
     }
 }
 
-/// The set and the slot of a place. `width`: of the component's own set.
+/// The set and the slot of a place. `width_of` gives the slots of a set; 0 for one that is not known.
 ///
 /// # Errors
-/// As [`slot_of`]; `BadColumn` for a place that is not there (any more).
+/// As [`slot_of`] and [`slot_in_also_zone`]; `BadColumn` for a place that is not there (any more).
 pub fn slot_of_place(
     component: &Component,
     place: Column,
-    width: u16,
+    width_of: impl FnOnce(StripeSetId) -> u16,
 ) -> Result<(StripeSetId, u16), LayoutError> {
     let object = object_of(component, place);
     let is_settled =
@@ -111,10 +111,15 @@ pub fn slot_of_place(
         }
         false => component.relocations.iter().find(is_settled),
     };
-    match found {
-        Some(found) => Ok((found.set, found.slot)),
-        None => Ok((component.set, slot_of(component, object, width)?)),
+    if let Some(found) = found {
+        return Ok((found.set, found.slot));
     }
+    let set = set_of(component, object);
+    let slot = match set == component.set {
+        true => slot_of(component, object, width_of(set))?,
+        false => slot_in_also_zone(component, object, width_of(set))?,
+    };
+    Ok((set, slot))
 }
 
 #[cfg(test)]
@@ -166,23 +171,23 @@ mod tests {
         assert_eq!(of_column(&filled, 1), [(1, Main), (3, Left), (7, Main)]);
         assert_eq!(main_place(&filled, Column(3)), Column(7));
         let computed = Ok((StripeSetId(1), 2));
-        assert_eq!(slot_of_place(&filled, Column(3), 4), computed);
+        assert_eq!(slot_of_place(&filled, Column(3), |_set| 4), computed);
         assert_eq!(
-            slot_of_place(&filled, Column(7), 4),
+            slot_of_place(&filled, Column(7), |_set| 4),
             Ok((StripeSetId(9), 5))
         );
         let settled = component(&[(3, 5, State::Settled)]);
         assert_eq!(of_column(&settled, 1), [(1, Main), (3, Main)]);
         assert_eq!(
-            slot_of_place(&settled, Column(3), 4),
+            slot_of_place(&settled, Column(3), |_set| 4),
             Ok((StripeSetId(9), 5))
         );
-        assert!(slot_of_place(&settled, Column(7), 4).is_err());
+        assert!(slot_of_place(&settled, Column(7), |_set| 4).is_err());
         // It moves again: from the settled place to another one.
         let again = component(&[(3, 5, State::Settled), (3, 6, State::Filling)]);
         assert_eq!(of_column(&again, 1), [(1, Main), (3, Main), (7, Filling)]);
-        assert_eq!(slot_of_place(&again, Column(3), 4), Ok((StripeSetId(9), 5)));
-        assert_eq!(slot_of_place(&again, Column(7), 4), Ok((StripeSetId(9), 6)));
+        assert_eq!(slot_of_place(&again, Column(3), |_set| 4), Ok((StripeSetId(9), 5)));
+        assert_eq!(slot_of_place(&again, Column(7), |_set| 4), Ok((StripeSetId(9), 6)));
         assert_eq!(places(&again).count(), 5);
     }
 }

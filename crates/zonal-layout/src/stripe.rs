@@ -7,7 +7,7 @@ use zonal_types::limits::{
     BLOCK_BYTES, COPIES_MAX, FILE_BYTES_MAX, INLINE_BYTES_MAX, RELOCATIONS_MAX, SLOTS_MAX,
     STRIPE_UNIT_MAX, STRIPE_UNIT_MIN,
 };
-use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout, Redundancy};
+use zonal_types::{Column, Component, ComponentKind, ErrorCode, Layout, Redundancy, StripeSetId};
 
 /// The reason why a range has no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +92,18 @@ pub fn check_component(component: &Component) -> Result<(), LayoutError> {
         Redundancy::Copies { copies, step } => {
             (1..=COPIES_MAX).contains(&copies) && (step > 0 || copies == 1)
         }
+        Redundancy::AlsoZone {
+            copies,
+            step,
+            set,
+            at,
+            ..
+        } => {
+            (1..=COPIES_MAX).contains(&copies)
+                && (step > 0 || copies == 1)
+                && (1..=copies).contains(&at)
+                && set != component.set
+        }
     };
     let relocated_ok = component.relocations.len() <= RELOCATIONS_MAX;
     // No version writes spans yet: a component with a span comes from a newer one.
@@ -141,7 +153,7 @@ fn column_of(component: &Component, object: Column) -> u16 {
     reason = "a slot is less than the width, a u16"
 )]
 pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16, LayoutError> {
-    if column.0 >= object_count(component) {
+    if column.0 >= object_count(component) || is_in_also_zone(component, column) {
         return Err(LayoutError::BadColumn { column });
     }
     if width < component.count || component.start_column.0 >= width {
@@ -150,11 +162,51 @@ pub fn slot_of(component: &Component, column: Column, width: u16) -> Result<u16,
         });
     }
     let first = u32::from(component.start_column.0) + u32::from(column_of(component, column));
-    let behind = match component.redundancy {
-        Redundancy::None => 0,
-        Redundancy::Copies { step, .. } => u32::from(column.0 / component.count) * u32::from(step),
-    };
+    let copy = column.0 / component.count;
+    let is_behind = matches!(component.redundancy, Redundancy::AlsoZone { at, .. } if at < copy);
+    let copy = u32::from(copy - u16::from(is_behind));
+    let behind = copy * u32::from(component.redundancy.step());
     Ok(((first + behind) % u32::from(width)) as u16)
+}
+
+/// True for an object of the copy in another zone.
+fn is_in_also_zone(component: &Component, object: Column) -> bool {
+    let copy = object.0 / component.count.max(1);
+    matches!(component.redundancy, Redundancy::AlsoZone { at, .. } if at == copy)
+}
+
+/// The set of an object's computed slot: the component's own, or that in another zone.
+#[must_use]
+pub fn set_of(component: &Component, object: Column) -> StripeSetId {
+    match component.redundancy.also_zone() {
+        Some((_, set)) if is_in_also_zone(component, object) => set,
+        _ => component.set,
+    }
+}
+
+/// The slot of an object of the copy in another zone, in a set of `width` slots there. A narrow set
+/// has several columns in a slot.
+///
+/// # Errors
+/// `BadColumn` for another object; `BadComponent` for a set without slots.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a slot is less than the width, a u16"
+)]
+pub fn slot_in_also_zone(
+    component: &Component,
+    object: Column,
+    width: u16,
+) -> Result<u16, LayoutError> {
+    if !is_in_also_zone(component, object) {
+        return Err(LayoutError::BadColumn { column: object });
+    }
+    let width = u64::from(width);
+    let start = component.data_id.0.checked_rem(width);
+    let start = start.ok_or(LayoutError::BadComponent {
+        start: component.start,
+    })?;
+    Ok(((start + u64::from(column_of(component, object))) % width) as u16)
 }
 
 fn row_bytes(component: &Component) -> u64 {

@@ -12,6 +12,7 @@ use zonal_types::{
     Column, DataId, ErrorCode, Instant, Layout, MapVersion, NodeId, Placement, StripePolicy,
     StripeSetId, TargetId, ZoneId,
 };
+use zonal_zonemap::map::SlotState;
 use zonal_zonemap::{StripeSet, ZoneMap};
 
 /// Time for which nobody is asked again after a question without an answer, ms.
@@ -149,6 +150,40 @@ impl StripeSetChooser {
         sets.find_map(slot_in).map(SetChoice::Take)
     }
 
+    /// Chooses the set for a file's copy in another zone than `own`, where the policy wants one.
+    /// Any zone, or its own one: the other zones are taken in turn, those first whose targets all
+    /// serve. Targets that are out fill the copy when they are back.
+    ///
+    /// `None` also where no other zone has targets: the file is made without that copy.
+    pub fn choose_also(
+        &self,
+        map: &ZoneMap,
+        policy: &StripePolicy,
+        own: ZoneId,
+        data_id: DataId,
+        now: Instant,
+    ) -> Option<SetChoice> {
+        let (wanted, _) = policy.redundancy.also_zone()?;
+        if own == ZoneId::CELL {
+            return None;
+        }
+        let is_any = wanted == ZoneId::CELL || wanted == own;
+        let zones = map.zones.iter().map(|zone| zone.id);
+        let others = zones.filter(|zone| *zone != own && (is_any || *zone == wanted));
+        let slots = |zone: ZoneId| map.default_sets(zone).flat_map(|set| &set.slots);
+        let mut zones: Vec<ZoneId> = others.filter(|zone| slots(*zone).next().is_some()).collect();
+        let serves = |zone: &ZoneId| slots(*zone).all(|slot| slot.state == SlotState::Serving);
+        if zones.iter().any(serves) {
+            zones.retain(serves);
+        }
+        let turn = usize::try_from(data_id.0).unwrap_or(0);
+        let zone = *zones.get(turn.checked_rem(zones.len())?)?;
+        match self.choose(map, zone, data_id, now) {
+            SetChoice::Later => None,
+            choice => Some(choice),
+        }
+    }
+
     fn may_ask(&self, now: Instant) -> bool {
         self.silent_until.is_none_or(|until| until <= now)
     }
@@ -174,14 +209,15 @@ pub(crate) fn choose_open(map: &ZoneMap, zone: ZoneId, data_id: DataId) -> Optio
     in_turn(&sets, zone, data_id)
 }
 
-/// The layout of a new file over the set that was chosen for it.
+/// The layout of a new file over the set that was chosen for it, and one for its copy in another
+/// zone.
 ///
 /// # Errors
 /// `Corrupt` for an invalid policy or a set without slots. `NotReady` for a file with copies, where
 /// this map does not show the set yet.
 pub(crate) fn layout_over(
     map: &ZoneMap,
-    choice: &ChosenSet,
+    (choice, also): (&ChosenSet, Option<&ChosenSet>),
     policy: &StripePolicy,
     data_id: DataId,
     inline_bytes: u32,
@@ -189,7 +225,7 @@ pub(crate) fn layout_over(
     let ChosenSet {
         set, width, zone, ..
     } = *choice;
-    let step = match (policy.redundancy.copies(), map.set(set)) {
+    let step = match (policy.redundancy.zone_copies(), map.set(set)) {
         (1, _) => 1,
         (copies, Some(slots)) => map.copy_step(slots, copies.min(width)),
         (_, None) => return Err(ErrorCode::NotReady),
@@ -201,6 +237,10 @@ pub(crate) fn layout_over(
             zonal_layout::on_slot(layout, slot.or(start).unwrap_or_default())
         }),
         _ => layout,
+    };
+    let layout = match also {
+        Some(also) => layout.and_then(|of| zonal_layout::with_also_zone(of, also.zone, also.set)),
+        None => layout,
     };
     layout
         .and_then(|layout| zonal_layout::with_inline(layout, inline_bytes))
@@ -220,7 +260,13 @@ pub fn layout_of_new_file(
 ) -> Result<Layout, ErrorCode> {
     let chooser = StripeSetChooser::default();
     match chooser.choose_for(map, policy, site, data_id, Instant(0)) {
-        SetChoice::Take(choice) => layout_over(map, &choice, policy, data_id, 0),
+        SetChoice::Take(choice) => {
+            let also = match chooser.choose_also(map, policy, choice.zone, data_id, Instant(0)) {
+                Some(SetChoice::Take(also)) => Some(also),
+                _ => None,
+            };
+            layout_over(map, (&choice, also.as_ref()), policy, data_id, 0)
+        }
         SetChoice::Open(_) | SetChoice::Later => Err(ErrorCode::NotReady),
     }
 }

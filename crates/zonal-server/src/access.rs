@@ -287,6 +287,7 @@ pub(crate) mod tests {
             zone_name: String::new(),
             address: "127.0.0.1:1".into(),
             meta,
+            meta_zone: ZoneId(0),
             targets: vec![target; targets],
             starts: Vec::new(),
         }

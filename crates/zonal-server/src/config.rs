@@ -339,6 +339,8 @@ pub struct NodeConfig {
     pub root_owner: (u32, u32),
     /// The node's shard has replicas: its store is that of a member of a group.
     pub replicated: bool,
+    /// The node has a replica of a shard of this zone; 0: of its own zone.
+    pub meta_zone: ZoneId,
     /// For a manager's node: replicas of each zone's shard, on nodes with the meta role. As many
     /// managers have replicas of the root's shard with the map.
     pub replicas: usize,

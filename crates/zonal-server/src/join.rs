@@ -31,6 +31,7 @@ pub(crate) fn request(
         zone_name: config.zone.name().to_owned(),
         address: address.to_string(),
         meta: config.meta_role.is_some(),
+        meta_zone: config.meta_zone,
         targets: targets
             .map(|(storage, uuid)| JoinTarget {
                 target: storage.target,

@@ -136,6 +136,14 @@ pub enum ManagerError {
         /// Node of one of its shards.
         node: NodeId,
     },
+    /// Another zone's shard takes no replica now.
+    #[error(
+        "zone {zone} has no shard that lacks a replica. The node waits for one: a node of that zone makes it"
+    )]
+    NoReplicaWanted {
+        /// The zone.
+        zone: ZoneId,
+    },
     /// A zone has no more shards than the limit.
     #[error("zone {zone} cannot have {shards} shards: {SHARDS_PER_ZONE_MAX} at most")]
     TooManyShards {
@@ -270,7 +278,7 @@ impl ManagerError {
             Self::Token(error) => error.code(),
             Self::UnknownZone(_) | Self::UnknownNode(_) => ErrorCode::NotFound,
             Self::Clock(_) => ErrorCode::Invalid,
-            Self::Moving | Self::MayServe(_) => ErrorCode::NotReady,
+            Self::Moving | Self::MayServe(_) | Self::NoReplicaWanted { .. } => ErrorCode::NotReady,
             Self::Foreign => ErrorCode::NotPermitted,
             Self::Start(error) | Self::StoreTaken { error, .. } => error.code(),
             Self::Log(error) => error.code(),

@@ -108,6 +108,7 @@ fn joining(node: u32, zone: u16, address: &str, stores: Vec<StoreStart>) -> Mana
         zone_name: String::new(),
         address: address.to_owned(),
         meta: stores.iter().any(|store| store.kind == SHARD),
+        meta_zone: ZoneId(0),
         targets: targets
             .map(|store| JoinTarget {
                 target: TargetId(store.id),
@@ -646,6 +647,7 @@ fn unplaced(node: u32, name: &str, address: &str) -> ManagerRequest {
             zone,
             address,
             meta,
+            meta_zone,
             targets,
             starts,
             ..
@@ -655,6 +657,7 @@ fn unplaced(node: u32, name: &str, address: &str) -> ManagerRequest {
             zone_name: name.to_owned(),
             address,
             meta,
+            meta_zone,
             targets,
             starts,
         },

@@ -191,7 +191,10 @@ impl Peers {
                     self.manager.answered(manager);
                     return Ok(reply);
                 }
-                Err(error) => last = error,
+                Err(error) => {
+                    self.manager.silent(manager, &managers);
+                    last = error;
+                }
             }
         }
         Err(last)

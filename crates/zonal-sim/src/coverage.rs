@@ -51,6 +51,8 @@ pub enum FaultKind {
     CopiesAdded,
     /// A target was lost for good.
     TargetLost,
+    /// All storage servers of a zone ended for a while.
+    ZoneAway,
     /// A bit of a segment was flipped.
     FlippedBit,
     /// A write to a segment went to another place.
@@ -136,6 +138,7 @@ impl FaultKind {
             Self::Drain => "drains",
             Self::DrainEnded => "drains ended",
             Self::CopiesAdded => "files with more copies",
+            Self::ZoneAway => "zones away",
             Self::TargetLost => "targets lost",
             Self::Move => "partitions moved",
             Self::FlippedBit => "bits flipped",

@@ -5,7 +5,7 @@ use crate::net::LinkFaults;
 use crate::rng::SimRng;
 use crate::world::World;
 use std::rc::Rc;
-use zonal_types::{Ino, TargetId};
+use zonal_types::{Ino, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest};
 use zonal_zonemap::{MapEdit, TargetState};
 
@@ -17,6 +17,10 @@ const CANCELLED: u64 = 300;
 const REMOVED: u64 = 300;
 /// Of 1000 orders in a cell with copies, those that lose a target.
 const LOST: u64 = 300;
+/// Of 1000 orders in a cell with copies in other zones, those that take a zone away.
+const ZONES_AWAY: u64 = 400;
+/// Longest time for which a zone is away, ms: targets that are out for so long are rebuilt.
+const ZONE_AWAY_MS_MAX: u64 = 45_000;
 
 /// Orders drains until the programs have ended or the world heals.
 pub async fn order(world: Rc<World>, mut rng: SimRng) {
@@ -54,6 +58,12 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             }
             continue;
         }
+        let is_calm = in_state(|state| state == TargetState::Returning).is_empty();
+        let may_go = world.size().also_zone && is_calm && rng.chance(ZONES_AWAY);
+        if may_go && is_whole(&world).await && !world.has_storage_fault() {
+            take_zone_away(&world, &mut rng).await;
+            continue;
+        }
         // Room for all copies on other targets, in each zone; some files get one copy more.
         let least = usize::from(world.size().copies) + 2;
         let Some(target) = rng.pick(&serving).copied() else {
@@ -63,10 +73,10 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
         let near = serving
             .iter()
             .filter(|other| zone_of(**other) == zone_of(target));
-        if near.count() < least || !in_state(|state| state == TargetState::Returning).is_empty() {
+        if near.count() < least || !is_calm {
             continue;
         }
-        let may_lose = world.size().copies > 1 && !world.has_lost();
+        let may_lose = world.size().has_copies() && !world.has_lost();
         if may_lose && rng.chance(LOST) && is_whole(&world).await && !world.has_storage_fault() {
             // Lost messages could take another target out.
             world.network.set_faults(LinkFaults::NONE);
@@ -78,6 +88,21 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             world.network.count(FaultKind::Drain);
         }
     }
+}
+
+/// Has all storage servers of a zone end, and come back after a while.
+async fn take_zone_away(world: &Rc<World>, rng: &mut SimRng) {
+    let zones: Vec<ZoneId> = world.map.borrow().zones.iter().map(|zone| zone.id).collect();
+    let Some(zone) = rng.pick(&zones).copied() else {
+        return;
+    };
+    // Lost messages could take targets of another zone out.
+    world.network.set_faults(LinkFaults::NONE);
+    world.network.count(FaultKind::ZoneAway);
+    world.take_zone_away(zone, true);
+    let away = rng.between(100, ZONE_AWAY_MS_MAX);
+    world.clock.sleep(away * 1_000_000).await;
+    world.take_zone_away(zone, false);
 }
 
 /// Whether no copy misses anything: a loss of one target is survived then.

@@ -255,7 +255,7 @@ impl Injector {
         let victim = self.server();
         // A second failure before the rebuild has ended may be one too many.
         let is_storage = world.storage_indices().contains(&victim);
-        if world.is_rebuilding() && is_storage {
+        if world.is_at_risk() && is_storage {
             return;
         }
         if is_storage {

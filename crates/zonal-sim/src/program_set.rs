@@ -67,26 +67,26 @@ fn text(code: ErrorCode) -> String {
 /// # Errors
 /// An operation failed, though there are no faults yet.
 pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) -> Outcome {
-    let redundancy = redundancy_word(world.size().copies);
+    let redundancy = redundancy_words(world.size().copies, world.size().also_zone);
     for index in 0..world.client_count() as usize {
         let client = Rc::new(world.connect(index, rng.fork(1)).await.map_err(text)?);
         let dir = make_dir(&client, Ino::ROOT, &format!("c{index}"))
             .await
             .map_err(text)?;
-        let placement = random_placement(&mut rng);
+        let placement = random_placement(&mut rng, &world);
         set_placement(&client, dir, placement, &redundancy)
             .await
             .map_err(text)?;
         if index == 0 {
             let shared = make_dir(&client, Ino::ROOT, "shared").await.map_err(text)?;
-            let placement = random_placement(&mut rng);
+            let placement = random_placement(&mut rng, &world);
             set_placement(&client, shared, placement, &redundancy)
                 .await
                 .map_err(text)?;
             let baton = create(&client, shared, "baton", true).await.map_err(text)?;
             client.begin().release(baton.file.ino).await.map_err(text)?;
             let mortal = make_dir(&client, Ino::ROOT, "mortal").await.map_err(text)?;
-            if world.size().copies > 1 {
+            if world.size().has_copies() {
                 set_placement(&client, mortal, Placement::Zone, &redundancy)
                     .await
                     .map_err(text)?;
@@ -128,17 +128,21 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
     Ok(())
 }
 
-/// The word for a number of copies in a layout.
-fn redundancy_word(copies: u16) -> String {
-    match copies {
-        1 => "redundancy=none".to_owned(),
-        copies => format!("redundancy=copies:{copies}"),
-    }
+/// The words for a number of copies in a layout, and for one more in another zone.
+pub(crate) fn redundancy_words(copies: u16, also_zone: bool) -> String {
+    let copies = match copies {
+        1 => "none".to_owned(),
+        copies => format!("copies:{copies}"),
+    };
+    let zone = if also_zone { "any" } else { "none" };
+    format!("redundancy={copies} also_zone={zone}")
 }
 
 /// Half of the directories keep their zone's targets.
-fn random_placement(rng: &mut SimRng) -> Placement {
+fn random_placement(rng: &mut SimRng, world: &World) -> Placement {
     match rng.fork(60).below(4) {
+        // A file over all zones has no other one.
+        0 if world.size().also_zone => Placement::Zone,
         0 => Placement::Cell,
         1 => Placement::Node,
         _ => Placement::Zone,

@@ -14,7 +14,7 @@ use crate::coverage::FaultKind;
 use crate::fault::{self, FaultPlan};
 use crate::net::NETWORK;
 use crate::planted_bugs::Plant;
-use crate::program_set::{ProgramSet, prepare};
+use crate::program_set::{ProgramSet, prepare, redundancy_words};
 use crate::report::RunReport;
 use crate::rng::SimRng;
 use crate::storage_node::{LARGE, SMALL};
@@ -71,10 +71,12 @@ pub enum Scenario {
     /// The programs of `Copies`, also on files with one copy, while targets are drained, and some
     /// are lost for good.
     Drains,
+    /// The programs of `Drains` on files with a copy in another zone, while whole zones are away.
+    Zones,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 15] = [
+pub const SCENARIOS: [(&str, Scenario); 16] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -90,6 +92,7 @@ pub const SCENARIOS: [(&str, Scenario); 15] = [
     ("moves", Scenario::Moves),
     ("copies", Scenario::Copies),
     ("drains", Scenario::Drains),
+    ("zones", Scenario::Zones),
 ];
 
 impl Scenario {
@@ -174,6 +177,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         },
         replicas: 1,
         copies: 1,
+        also_zone: false,
         drains: false,
     };
     let (size, scenario) = match scenario {
@@ -182,6 +186,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         Scenario::Moves => moved(size, &mut rng),
         Scenario::Copies => copied(size, &mut rng),
         Scenario::Drains => drained(size, &mut rng),
+        Scenario::Zones => in_two_zones(size, &mut rng),
         scenario => (size, scenario),
     };
     let has_power = |rng: &mut SimRng| match scenario {
@@ -194,7 +199,8 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     } else {
         FaultPlan::NONE
     };
-    (plan.moves, plan.drains) = (chosen == Scenario::Moves, chosen == Scenario::Drains);
+    plan.moves = chosen == Scenario::Moves;
+    plan.drains = size.drains;
     if size.replicas > 1 {
         suit_replicas(&mut plan, power);
     }
@@ -295,6 +301,19 @@ fn drained(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
     let size = CellSize {
         targets: size.targets.max(3) + 2,
         copies: if rng.chance(400) { 1 } else { size.copies },
+        drains: true,
+        ..size
+    };
+    (size, scenario)
+}
+
+/// The cell of a run with copies in another zone, and the scenario whose programs it has.
+fn in_two_zones(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let (size, scenario) = copied(size, rng);
+    let size = CellSize {
+        zones: if rng.chance(300) { 3 } else { 2 },
+        copies: if rng.chance(600) { 1 } else { 2 },
+        also_zone: true,
         drains: true,
         ..size
     };
@@ -447,8 +466,8 @@ async fn more_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
         let (Some(ino), Some(client)) = (rng.pick(&files).copied(), client) else {
             continue;
         };
-        let copies = world.size().copies + 1;
-        let value = format!("redundancy=copies:{copies}");
+        let (copies, also_zone) = (world.size().copies + 1, world.size().also_zone);
+        let value = redundancy_words(copies, also_zone);
         let who = crate::workload::who();
         let call = client.begin();
         let given = call.setxattr(&who, ino, b"zonal.layout", value.as_bytes(), 0);

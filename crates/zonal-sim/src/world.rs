@@ -47,6 +47,8 @@ pub struct CellSize {
     pub replicas: u32,
     /// Copies of the files' columns.
     pub copies: u16,
+    /// Files have one more copy in another zone.
+    pub also_zone: bool,
     /// Targets are drained.
     pub drains: bool,
 }
@@ -63,8 +65,15 @@ impl CellSize {
             target: storage_node::LARGE,
             replicas: 1,
             copies: 1,
+            also_zone: false,
             drains: false,
         }
+    }
+
+    /// True where a column has several objects.
+    #[must_use]
+    pub fn has_copies(&self) -> bool {
+        self.copies > 1 || self.also_zone
     }
 }
 
@@ -83,6 +92,8 @@ struct Losses {
     servers: RefCell<BTreeSet<usize>>,
     /// Faults of storage servers under way.
     faults: Cell<i64>,
+    /// All storage servers of a zone are away.
+    zone_is_away: Cell<bool>,
 }
 
 /// A cell.

@@ -51,13 +51,15 @@ fn seeds_without_faults_are_good() {
 #[test]
 fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
     let summary = all_good(1, SEEDS, RunOptions::default());
-    // These run by the names of their scenarios only (tests/moves.rs, tests/drains.rs).
+    // These run by the names of their scenarios only (tests/moves.rs, tests/drains.rs,
+    // tests/zones.rs).
     let of_scenarios = [
         FaultKind::Move,
         FaultKind::Drain,
         FaultKind::DrainEnded,
         FaultKind::CopiesAdded,
         FaultKind::TargetLost,
+        FaultKind::ZoneAway,
     ];
     assert_eq!(summary.missing_faults(), of_scenarios.map(FaultKind::name));
     // Marks that few seeds reach, or only runs with far more clients and data.

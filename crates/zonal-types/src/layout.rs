@@ -71,7 +71,7 @@ impl StripePolicy {
     pub fn is_valid(&self) -> bool {
         self.unit.is_power_of_two()
             && (STRIPE_UNIT_MIN..=STRIPE_UNIT_MAX).contains(&self.unit)
-            && (1..=COPIES_MAX).contains(&self.redundancy.copies())
+            && (1..=COPIES_MAX).contains(&self.redundancy.zone_copies())
     }
 }
 
@@ -89,6 +89,19 @@ codec_enum! {
             /// Slots from one copy of a column to the next; 0 in a policy, where no set is chosen.
             step: u16,
         },
+        /// As `Copies`, and one more object of each column in another zone.
+        AlsoZone = 2 {
+            /// Objects of a column in the file's own zone, 1 to `COPIES_MAX`.
+            copies: u16,
+            /// As in `Copies`; 0 with one copy.
+            step: u16,
+            /// The other zone; [`ZoneId::CELL`] in a policy: any.
+            zone: ZoneId,
+            /// The stripe set there; 0 in a policy.
+            set: StripeSetId,
+            /// The number of that object among those of its column, from 1.
+            at: u16,
+        },
     }
 }
 
@@ -99,6 +112,62 @@ impl Redundancy {
         match self {
             Self::None => 1,
             Self::Copies { copies, .. } => copies,
+            Self::AlsoZone { copies, .. } => copies.saturating_add(1),
+        }
+    }
+
+    /// Objects of a column in the file's own zone.
+    #[must_use]
+    pub fn zone_copies(self) -> u16 {
+        match self {
+            Self::None => 1,
+            Self::Copies { copies, .. } | Self::AlsoZone { copies, .. } => copies,
+        }
+    }
+
+    /// The other zone with a copy, and the stripe set there.
+    #[must_use]
+    pub fn also_zone(self) -> Option<(ZoneId, StripeSetId)> {
+        match self {
+            Self::None | Self::Copies { .. } => None,
+            Self::AlsoZone { zone, set, .. } => Some((zone, set)),
+        }
+    }
+
+    /// Slots from one copy of a column to the next in the file's own zone; 0 with one copy.
+    #[must_use]
+    pub fn step(self) -> u16 {
+        match self {
+            Self::None => 0,
+            Self::Copies { step, .. } | Self::AlsoZone { step, .. } => step,
+        }
+    }
+
+    /// The same with a copy in a set of another zone, behind the others.
+    #[must_use]
+    pub fn with_also_zone(self, zone: ZoneId, set: StripeSetId) -> Self {
+        let copies = self.zone_copies();
+        Self::AlsoZone {
+            copies,
+            step: self.step(),
+            zone,
+            set,
+            at: copies,
+        }
+    }
+
+    /// The same with this number of copies in the file's own zone. New ones come behind the others.
+    #[must_use]
+    pub fn with_zone_copies(self, copies: u16, step: u16) -> Self {
+        match self {
+            Self::AlsoZone { zone, set, at, .. } => Self::AlsoZone {
+                copies,
+                step,
+                zone,
+                set,
+                at,
+            },
+            Self::None | Self::Copies { .. } => Self::Copies { copies, step },
         }
     }
 
@@ -195,8 +264,16 @@ pub struct Component {
     /// Redundancy.
     pub redundancy: Redundancy,
     /// Objects that lie elsewhere: for each at most one `Settled` record, then at most one other.
-    /// Only a component with a [`Redundancy::Copies`] stores this.
+    /// A component without redundancy does not store this.
     pub relocations: Vec<Relocation>,
+}
+
+impl Component {
+    /// Its stripe set, and that of its copy in another zone.
+    pub fn sets(&self) -> impl Iterator<Item = StripeSetId> + use<> {
+        let other = self.redundancy.also_zone().map(|(_, set)| set);
+        std::iter::once(self.set).chain(other)
+    }
 }
 
 impl Codec for Component {

@@ -2,7 +2,8 @@
 //!
 //! A process knows addresses of managers from its configuration. Once it has the map, it knows all
 //! nodes with a replica of the root's shard. One of them leads and answers; the others refuse
-//! with `NotOwner`. The manager that answered last is asked first.
+//! with `NotOwner`. The manager that answered last is asked first. One that was silent since is
+//! passed over: a caller with little time must get to another one.
 //!
 //! *Invariant*: each address is in the order once. An address of the configuration that the map
 //! does not have comes last: the manager may have moved.
@@ -12,7 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use zonal_types::{ErrorCode, ShardId};
 use zonal_wire::ManagerReply;
 
-/// The manager that answered last, by its address. Threads share it.
+/// The manager to ask first, by its address: the one that answered last, or the one behind a silent
+/// one. Threads share it.
 #[derive(Debug, Default)]
 pub struct KnownManager(Mutex<Option<String>>);
 
@@ -26,8 +28,8 @@ impl KnownManager {
                 order.push(address.clone());
             }
         }
-        let answered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = answered.as_ref();
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = known.as_ref();
         if let Some(place) = order.iter().position(|address| Some(address) == first) {
             order.rotate_left(place);
         }
@@ -36,9 +38,23 @@ impl KnownManager {
 
     /// Notes that a manager answered.
     pub fn answered(&self, address: &str) {
-        let mut answered = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if answered.as_deref() != Some(address) {
-            *answered = Some(address.to_owned());
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_deref() != Some(address) {
+            *first = Some(address.to_owned());
+        }
+    }
+
+    /// Notes that a manager of this order did not answer: the next one is asked first from now on.
+    pub fn silent(&self, address: &str, order: &[String]) {
+        let mut first = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first = match first.as_deref() {
+            Some(first) => first == address,
+            None => order.first().is_some_and(|first| first == address),
+        };
+        let place = order.iter().position(|known| known == address);
+        if let (Some(place), true) = (place, is_first) {
+            let next = (place + 1).checked_rem(order.len());
+            *first = next.and_then(|next| order.get(next)).cloned();
         }
     }
 }
@@ -103,5 +119,21 @@ mod tests {
         assert_eq!(manager.order(&known(), &configured), rotated);
         manager.answered("10.0.0.77:7100");
         assert_eq!(manager.order(&known(), &configured), all);
+    }
+
+    #[test]
+    fn a_silent_manager_is_passed_over_until_another_one_is() {
+        let manager = KnownManager::default();
+        let first = |manager: &KnownManager| manager.order(&known(), &[])[0].clone();
+        let order = manager.order(&known(), &[]);
+        assert_eq!(order, ["10.0.0.1:7100", "10.0.0.3:7100"]);
+        manager.silent("10.0.0.3:7100", &order);
+        assert_eq!(first(&manager), "10.0.0.1:7100", "it was not the first");
+        manager.silent("10.0.0.1:7100", &order);
+        assert_eq!(first(&manager), "10.0.0.3:7100");
+        manager.silent("10.0.0.3:7100", &manager.order(&known(), &[]));
+        assert_eq!(first(&manager), "10.0.0.1:7100");
+        manager.answered("10.0.0.3:7100");
+        assert_eq!(first(&manager), "10.0.0.3:7100");
     }
 }

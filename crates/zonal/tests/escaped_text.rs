@@ -62,6 +62,7 @@ fn join(cell: &Cell, zone_name: &str, address: &str) -> ManagerReply {
         zone_name: zone_name.to_owned(),
         address: address.to_owned(),
         meta: false,
+        meta_zone: ZoneId(0),
         targets: Vec::new(),
         starts: Vec::new(),
     };

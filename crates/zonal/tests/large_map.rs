@@ -64,6 +64,7 @@ fn absent(node: u32, zone: u16, number: u32) -> ManagerRequest {
         zone_name: format!("row {zone}"),
         address: format!("127.{zone}.{}.{}:7", number / 250, number % 250 + 1),
         meta: !is_target,
+        meta_zone: ZoneId(0),
         targets: is_target.then_some(target).into_iter().collect(),
         starts: vec![StoreStart {
             kind: 1 + u8::from(is_target),

@@ -170,10 +170,15 @@ impl<C: SessionOwner> Call<'_, C> {
                     return self.take_map(map);
                 }
                 Err(MapFetchFailure::Silent(failure)) => {
+                    cell.map.manager.silent(manager, &managers);
                     let server = format!("manager at {manager}");
                     cell.net
                         .complain(self.context(), &server, "GetMap", failure);
                     last = failure_code(failure);
+                    // Without time the others would look silent, too.
+                    if self.is_over(self.deadline()) {
+                        break;
+                    }
                 }
                 // It is not a manager any more, or another one leads.
                 Err(MapFetchFailure::Answer(FetchError::Refused { code, .. }))
@@ -251,7 +256,13 @@ impl<C: SessionOwner> Call<'_, C> {
                 {
                     return Err(code.0);
                 }
-                Ok(ManagerReply::Failed { .. }) | Err(_) => {}
+                Err(MapFetchFailure::Silent(_)) => {
+                    cell.map.manager.silent(manager, &managers);
+                    if self.is_over(self.deadline()) {
+                        break;
+                    }
+                }
+                Ok(ManagerReply::Failed { .. }) | Err(MapFetchFailure::Answer(_)) => {}
                 Ok(reply) => {
                     cell.map.manager.answered(manager);
                     return Ok(reply);

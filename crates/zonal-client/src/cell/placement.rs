@@ -83,10 +83,7 @@ impl<N: Net> Cell<N> {
     fn knows_sets(&self, data: &FileData) -> bool {
         let map = self.map();
         let mut components = data.layout.components.iter();
-        components.all(|component| {
-            let mut relocations = component.relocations.iter();
-            map.set(component.set).is_some() && relocations.all(|of| map.set(of.set).is_some())
-        })
+        components.all(|component| map.knows_sets(component))
     }
 
     /// The present target of a place of an object.
@@ -96,9 +93,11 @@ impl<N: Net> Cell<N> {
         column: Column,
     ) -> Result<TargetPlace, ErrorCode> {
         let map = self.map();
-        map.set(component.set).ok_or(ErrorCode::StaleEpoch)?;
         let found = map.slot_of_place(component, column);
-        let found = found.ok_or(ErrorCode::Corrupt)?;
+        let found = found.ok_or(match map.knows_sets(component) {
+            true => ErrorCode::Corrupt,
+            false => ErrorCode::StaleEpoch,
+        })?;
         let slot = found.slot;
         let node = map
             .target(slot.target)

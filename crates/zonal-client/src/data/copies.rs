@@ -11,7 +11,7 @@ use crate::client::ClientCall;
 use crate::transport::net::Net;
 use zonal_basics::to_usize;
 use zonal_layout::{Piece, PlaceUse, other_places, place_use};
-use zonal_types::{Column, Component, ErrorCode, FileData, Layout, Redundancy};
+use zonal_types::{Column, Component, ErrorCode, FileData, Layout, Redundancy, ZoneId};
 use zonal_wire::StorageRequest;
 
 /// Time after which a read that has another copy to ask goes on to it, ms.
@@ -107,6 +107,15 @@ impl<N: Net> Cell<N> {
         }
     }
 
+    /// The zone whose copies this client reads: its own where the file has any there, else the
+    /// file's.
+    fn zone_to_read(&self, component: &Component) -> ZoneId {
+        let own = self.map().node(self.options.node).map(|node| node.zone);
+        let also = component.redundancy.also_zone().map(|(zone, _)| zone);
+        own.filter(|own| Some(*own) == also)
+            .unwrap_or(component.zone)
+    }
+
     /// The copy of a piece that this client reads.
     fn nearest_copy(&self, layout: &Layout, component: &Component, piece: Piece) -> Piece {
         if component.redundancy == Redundancy::None {
@@ -122,9 +131,16 @@ impl<N: Net> Cell<N> {
             let place = place(piece);
             place.is_some_and(|place| !self.silent_servers.is_silent(&place.address, now))
         };
-        let known: Vec<Piece> = all.iter().filter(answers).copied().collect();
+        let mut known: Vec<Piece> = all.iter().filter(answers).copied().collect();
         let is_own =
             |piece: &&Piece| place(piece).is_some_and(|place| place.node == self.options.node);
+        if component.redundancy.also_zone().is_some() {
+            let zone = self.zone_to_read(component);
+            let in_zone = |piece: &Piece| place(piece).is_some_and(|place| place.zone == zone);
+            if known.iter().any(in_zone) {
+                known.retain(in_zone);
+            }
+        }
         let spread = to_usize(self.options.client.0 % known.len().max(1) as u64);
         let own = known.iter().find(is_own);
         let any = all.first().unwrap_or(&piece);

@@ -381,9 +381,11 @@ fn place_ref(
     component: &Component,
     place: Column,
 ) -> Result<ObjectRef, ErrorCode> {
-    map.set(component.set).ok_or(ErrorCode::NotReady)?;
     let found = map.slot_of_place(component, place);
-    let found = found.ok_or(ErrorCode::Corrupt)?;
+    let found = found.ok_or(match map.knows_sets(component) {
+        true => ErrorCode::Corrupt,
+        false => ErrorCode::NotReady,
+    })?;
     Ok(ObjectRef {
         target: found.slot.target,
         set: found.set,

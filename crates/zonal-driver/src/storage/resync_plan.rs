@@ -2,8 +2,8 @@
 //!
 //! Marks are set while the target is out. So once it is back it asks all shards, and each again
 //! until nothing of its files is left. A shard that knew an old map may set a mark late: the
-//! target asks the shards of its zone again at times. It asks them each second while objects of
-//! other targets move.
+//! target asks the shards of its zone again at times. It asks all each second while objects of other
+//! targets of its zone move.
 
 use std::collections::BTreeSet;
 use zonal_types::{Epoch, Instant, ShardId, TargetId};
@@ -55,8 +55,9 @@ impl ResyncPlan {
         };
         if is_due(self.asked, pause) {
             self.asked = Some(now);
+            // Files of any zone may have copies here.
             let shards = map.shards.iter();
-            let near = shards.filter(|shard| Some(shard.zone) == zone);
+            let near = shards.filter(|shard| has_leaving || Some(shard.zone) == zone);
             self.left.extend(near.map(|shard| shard.id));
         }
         // It has files of all zones, and there may be many targets.

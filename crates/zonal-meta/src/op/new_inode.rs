@@ -6,7 +6,7 @@ use crate::inode::Inode;
 use crate::keys;
 use crate::outcome::Question;
 use crate::permission::{S_ISGID, S_IXGRP, is_root};
-use crate::stripe_set_choice::{SetChoice, choose_open, layout_over};
+use crate::stripe_set_choice::{ChosenSet, SetChoice, choose_open, layout_over};
 use crate::tx::{MemoryChange, Tx};
 use zonal_basics::to_usize;
 use zonal_types::limits::xattr_flags;
@@ -191,19 +191,53 @@ pub(crate) fn layout(
     let choice = env
         .sets
         .choose_for(env.map, &policy, (home, node), data_id, now);
-    let choice = match choice {
-        SetChoice::Take(choice) => choice,
+    let choice = chosen(tx, choice)?;
+    let also = also_set(tx, &policy, choice.zone, data_id)?;
+    note_zone(tx, choice.zone);
+    layout_over(
+        tx.env.map,
+        (&choice, also.as_ref()),
+        &policy,
+        data_id,
+        tx.env.inline_bytes,
+    )
+}
+
+/// The set for a file's copy in another zone than `own`, where the policy wants one and some zone
+/// can take it.
+pub(super) fn also_set(
+    tx: &mut Tx<'_>,
+    policy: &StripePolicy,
+    own: ZoneId,
+    data_id: DataId,
+) -> Result<Option<ChosenSet>> {
+    let (env, now) = (&tx.env, tx.now.instant);
+    let also = env.sets.choose_also(env.map, policy, own, data_id, now);
+    let also = also.map(|choice| chosen(tx, choice)).transpose()?;
+    if let Some(also) = &also {
+        note_zone(tx, also.zone);
+    }
+    Ok(also)
+}
+
+/// The chosen set. Where a set has to be opened first, the root's shard is asked.
+fn chosen(tx: &mut Tx<'_>, choice: SetChoice) -> Result<ChosenSet> {
+    match choice {
+        SetChoice::Take(choice) => Ok(choice),
         SetChoice::Open(zone) => {
             let ask = MetaRequest::OpenSets { zone };
-            return Err(tx.ask(ShardId(0), ask, Question::Open(zone)));
+            Err(tx.ask(ShardId(0), ask, Question::Open(zone)))
         }
-        SetChoice::Later => return Err(ErrorCode::NotReady),
-    };
-    if choice.zone != tx.env.config.zone && !tx.env.has_remote_data {
+        SetChoice::Later => Err(ErrorCode::NotReady),
+    }
+}
+
+/// Notes for good that the shard has files with bytes in other zones.
+fn note_zone(tx: &mut Tx<'_>, zone: ZoneId) {
+    if zone != tx.env.config.zone && !tx.env.has_remote_data {
         tx.put(keys::remote_data(), 1_u8.to_bytes());
         tx.volatile.push(MemoryChange::RemoteData);
     }
-    layout_over(tx.env.map, &choice, &policy, data_id, tx.env.inline_bytes)
 }
 
 /// The layout for a repair, which can ask nobody: over a set that is open already.
@@ -211,7 +245,7 @@ pub(crate) fn layout_by_repair(tx: &Tx<'_>, home: ZoneId, data_id: DataId) -> Re
     match choose_open(tx.env.map, home, data_id) {
         Some(choice) => layout_over(
             tx.env.map,
-            &choice,
+            (&choice, None),
             &StripePolicy::default(),
             data_id,
             tx.env.inline_bytes,

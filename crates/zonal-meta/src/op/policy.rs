@@ -62,6 +62,44 @@ pub(crate) fn nodes(tx: &Tx<'_>, dir: &Inode, policy: Option<StripePolicy>) -> u
         .unwrap_or(0)
 }
 
+/// Refuses a new copy in another zone that no file could get.
+///
+/// # Errors
+/// `Range` for a zone that is not in the cell, the only zone, or one without targets. `Invalid` for
+/// files that lie over all zones.
+pub(crate) fn check_also_zone(
+    tx: &Tx<'_>,
+    dir: &Inode,
+    policy: Option<StripePolicy>,
+) -> Result<()> {
+    let also_zone = |policy: StripePolicy| Some(policy.redundancy.also_zone()?.0);
+    let (before, now) = (
+        dir.policy.and_then(also_zone),
+        policy.and_then(also_zone),
+    );
+    let Some(wanted) = now.filter(|_| now != before) else {
+        return Ok(());
+    };
+    if policy.is_some_and(|policy| policy.placement == Placement::Cell) {
+        return Err(ErrorCode::Invalid);
+    }
+    let map = tx.env.map;
+    let own = |zone: ZoneId| dir.ino != Ino::ROOT && zone == dir.home;
+    let mut zones = map.zones.iter().map(|zone| zone.id);
+    let can_take = zones.any(|zone| {
+        let is_wanted = match wanted {
+            ZoneId::CELL => dir.ino == Ino::ROOT || !own(zone),
+            wanted => zone == wanted && !own(zone),
+        };
+        is_wanted && map.storing_nodes(zone) > 0
+    });
+    let is_alone = map.zones.len() < 2;
+    match can_take && !is_alone {
+        true => Ok(()),
+        false => Err(ErrorCode::Range),
+    }
+}
+
 /// Sets or removes the policy of a directory that the caller may change.
 pub(crate) fn apply(tx: &mut Tx<'_>, dir: &mut Inode, policy: Option<StripePolicy>) -> Result<()> {
     if let Some(policy) = policy

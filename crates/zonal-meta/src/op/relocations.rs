@@ -4,7 +4,7 @@
 //! *Invariant*: an object has a relocation under way only where a place of its column has all
 //! changes.
 
-use super::Result;
+use super::{Result, new_inode};
 use crate::inode::Inode;
 use crate::keys;
 use crate::tx::Tx;
@@ -13,7 +13,7 @@ use zonal_layout::{PlaceUse, object_of, place_use, places_of_column, relocation_
 use zonal_types::limits::RELOCATIONS_MAX;
 use zonal_types::{
     Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, NodeId, Redundancy,
-    Relocation, RelocationState, StripeSetId, TargetId, ZoneId,
+    Relocation, RelocationState, StripePolicy, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::MetaReply;
 use zonal_zonemap::ZoneMap;
@@ -311,48 +311,36 @@ fn make_missing(
     component.relocations.push(record(RelocationState::Missing));
 }
 
-/// Gives a file more copies of its columns, which their targets fill. Fewer copies than it has are
-/// refused.
+/// Gives a file the copies of its columns that a policy has more; their targets fill them. Fewer
+/// copies than it has are refused.
 ///
 /// # Errors
 /// `NotSupported` for fewer copies. `Busy` while objects of the file move. `Range` where there are
-/// too few nodes.
-pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<bool> {
-    let map = tx.env.map;
-    let candidates = candidates(map);
+/// too few nodes, or no other zone takes a copy now.
+pub(super) fn add_copies(
+    tx: &mut Tx<'_>,
+    inode: &mut Inode,
+    policy: &StripePolicy,
+) -> Result<bool> {
+    let candidates = candidates(tx.env.map);
     let mut layout = inode.layout.clone();
     for component in &mut layout.components {
-        let now = component.redundancy.copies();
-        if copies == now {
+        let before = zonal_layout::object_count(component);
+        let redundancy = raised(tx, component, policy)?;
+        if redundancy == component.redundancy {
             continue;
-        }
-        if copies < now {
-            return Err(ErrorCode::NotSupported);
         }
         let is_moving = |of: &Relocation| of.state != RelocationState::Settled;
         if component.relocations.iter().any(is_moving) {
             return Err(ErrorCode::Busy);
         }
-        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-        let step = match component.redundancy {
-            Redundancy::Copies { step, copies } if copies > 1 => step,
-            _ => map.copy_step(set, copies),
-        };
-        component.redundancy = Redundancy::Copies { copies, step };
-        let first = component.count.saturating_mul(now);
-        for object in first..component.count.saturating_mul(copies) {
-            let object = Column(object);
-            // Until it has a place, it counts as missing at its computed one.
-            let computed = map.slot_of_place(component, object);
-            let computed = computed.map(|at| (at.set, at.number));
-            let before = component.relocations.len();
-            make_missing(component, map, object, computed.ok_or(ErrorCode::Corrupt)?);
-            if is_sound(component, map, object) {
-                continue;
-            }
-            component.relocations.truncate(before);
-            let place = destination(component, &inode.layout, map, object, &candidates);
-            make_missing(component, map, object, place.ok_or(ErrorCode::Range)?);
+        component.redundancy = redundancy;
+        let map = tx.env.map;
+        if !map.knows_sets(component) {
+            return Err(ErrorCode::NotReady);
+        }
+        for object in before..zonal_layout::object_count(component) {
+            place_missing(component, map, Column(object), &inode.layout, &candidates)?;
         }
         if component.relocations.len() > RELOCATIONS_MAX {
             return Err(ErrorCode::Range);
@@ -364,6 +352,54 @@ pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<
     layout.layout_gen = LayoutGen(layout.layout_gen.0.saturating_add(1));
     inode.layout = layout;
     Ok(true)
+}
+
+/// The redundancy of a component with the copies that a policy has more.
+fn raised(tx: &mut Tx<'_>, component: &Component, policy: &StripePolicy) -> Result<Redundancy> {
+    let (mut redundancy, wanted) = (component.redundancy, policy.redundancy);
+    let (now, copies) = (redundancy.zone_copies(), wanted.zone_copies());
+    let also = redundancy.also_zone().map(|(zone, _)| zone);
+    if copies < now || (also.is_some() && wanted.also_zone().is_none()) {
+        return Err(ErrorCode::NotSupported);
+    }
+    if copies > now {
+        let map = tx.env.map;
+        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
+        let step = match redundancy.step() {
+            0 => map.copy_step(set, copies),
+            step => step,
+        };
+        redundancy = redundancy.with_zone_copies(copies, step);
+    }
+    if also.is_none() && wanted.also_zone().is_some() {
+        let set = new_inode::also_set(tx, policy, component.zone, component.data_id)?;
+        let set = set.ok_or(ErrorCode::Range)?;
+        redundancy = redundancy.with_also_zone(set.zone, set.set);
+    }
+    Ok(redundancy)
+}
+
+/// Notes a new object as missing, at its computed place or, where that has no room for one more
+/// copy, at another one.
+fn place_missing(
+    component: &mut Component,
+    map: &ZoneMap,
+    object: Column,
+    layout: &Layout,
+    candidates: &[Candidate],
+) -> Result<()> {
+    // Until it has a place, it counts as missing at its computed one.
+    let computed = map.slot_of_place(component, object);
+    let computed = computed.map(|at| (at.set, at.number));
+    let before = component.relocations.len();
+    make_missing(component, map, object, computed.ok_or(ErrorCode::Corrupt)?);
+    if is_sound(component, map, object) {
+        return Ok(());
+    }
+    component.relocations.truncate(before);
+    let place = destination(component, layout, map, object, candidates);
+    make_missing(component, map, object, place.ok_or(ErrorCode::Range)?);
+    Ok(())
 }
 
 /// True where an object's place is on a target that takes files, and on no node with another copy.

@@ -185,7 +185,9 @@ fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<boo
 
 /// The targets of a column's main places.
 fn copies_of(component: &Component, column: u16, map: &ZoneMap) -> Result<Vec<TargetId>> {
-    map.set(component.set).ok_or(ErrorCode::NotReady)?;
+    if !map.knows_sets(component) {
+        return Err(ErrorCode::NotReady);
+    }
     let places = zonal_layout::places_of_column(component, column);
     let main = places.filter(|place| place_use(component, *place) == PlaceUse::Main);
     let target = |place| Some(map.slot_of_place(component, place)?.slot.target);

@@ -12,7 +12,8 @@ use zonal_types::limits::{
     XATTR_INODE_BYTES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, xattr_flags,
 };
 use zonal_types::{
-    Blob, Credentials, ErrorCode, FileKind, Ino, Placement, Redundancy, StripePolicy,
+    Blob, Credentials, ErrorCode, FileKind, Ino, Placement, Redundancy, StripePolicy, StripeSetId,
+    ZoneId,
 };
 use zonal_wire::MetaReply;
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
@@ -145,8 +146,8 @@ pub(crate) fn set(
     if class == Class::Layout {
         let policy = parse_policy(value)?;
         if !inode.is_dir() {
-            let copies = policy.map_or(1, |policy| policy.redundancy.copies());
-            if inode.is_file() && relocations::add_copies(tx, &mut inode, copies)? {
+            let policy = policy.unwrap_or_default();
+            if inode.is_file() && relocations::add_copies(tx, &mut inode, &policy)? {
                 inode.changed(tx.now.wall);
                 tx.save(inode);
             }
@@ -159,11 +160,12 @@ pub(crate) fn set(
         if count != before && usize::from(count) > policy::targets(tx, &inode, policy) {
             return Err(ErrorCode::Range);
         }
-        let copies = |policy: StripePolicy| policy.redundancy.copies();
+        let copies = |policy: StripePolicy| policy.redundancy.zone_copies();
         let (before, now) = (inode.policy.map_or(1, copies), policy.map_or(1, copies));
         if now > before && usize::from(now) > policy::nodes(tx, &inode, policy) {
             return Err(ErrorCode::Range);
         }
+        policy::check_also_zone(tx, &inode, policy)?;
         policy::apply(tx, &mut inode, policy)?;
         tx.save(inode);
         return Ok(MetaReply::Done);
@@ -276,14 +278,20 @@ pub fn flag_of(name: &[u8]) -> u8 {
     }
 }
 
-fn redundancy_word(redundancy: Redundancy) -> String {
-    match redundancy {
-        Redundancy::None | Redundancy::Copies { copies: 1, .. } => "redundancy=none".to_owned(),
-        Redundancy::Copies { copies, .. } => format!("redundancy=copies:{copies}"),
-    }
+fn redundancy_words(redundancy: Redundancy) -> String {
+    let copies = match redundancy.zone_copies() {
+        1 => "none".to_owned(),
+        copies => format!("copies:{copies}"),
+    };
+    let also = match redundancy.also_zone() {
+        None => "none".to_owned(),
+        Some((ZoneId::CELL, _)) => "any".to_owned(),
+        Some((zone, _)) => zone.to_string(),
+    };
+    format!("redundancy={copies} also_zone={also}")
 }
 
-fn parse_redundancy(word: &str) -> Result<Redundancy> {
+fn parse_copies(word: &str) -> Result<Redundancy> {
     if word == "none" {
         return Ok(Redundancy::None);
     }
@@ -291,6 +299,18 @@ fn parse_redundancy(word: &str) -> Result<Redundancy> {
     copies
         .and_then(Redundancy::of_copies)
         .ok_or(ErrorCode::Invalid)
+}
+
+/// The other zone for a copy: `ZoneId::CELL` for any.
+fn parse_also_zone(word: &str) -> Result<Option<ZoneId>> {
+    match word {
+        "none" => Ok(None),
+        "any" => Ok(Some(ZoneId::CELL)),
+        number => match number.parse().map(ZoneId) {
+            Ok(ZoneId::CELL) | Err(_) => Err(ErrorCode::Invalid),
+            Ok(zone) => Ok(Some(zone)),
+        },
+    }
 }
 
 /// `targets`, `nodes`: over how many a file of the directory may lie.
@@ -304,7 +324,7 @@ fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String
         };
         let StripePolicy { unit, count, .. } = policy;
         let (home, placement) = (inode.home, policy.placement.word());
-        let redundancy = redundancy_word(policy.redundancy);
+        let redundancy = redundancy_words(policy.redundancy);
         let own = format!("unit={unit} count={count} {redundancy} placement={placement}");
         return Some(format!(
             "{own} origin={origin} zone={home} targets={targets} nodes={nodes}"
@@ -319,7 +339,7 @@ fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String
             "{gap}unit={} count={} {} zone={} set={} start={} data={}",
             component.unit,
             component.count,
-            redundancy_word(component.redundancy),
+            redundancy_words(component.redundancy),
             component.zone,
             component.set,
             component.start_column,
@@ -333,7 +353,7 @@ fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String
 /// or `all`: all targets). Empty: no policy.
 fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
     let text = std::str::from_utf8(text).map_err(|_error| ErrorCode::Invalid)?;
-    let mut policy = StripePolicy::default();
+    let (mut policy, mut also_zone) = (StripePolicy::default(), None);
     let mut words = text.split_ascii_whitespace().peekable();
     if words.peek().is_none() {
         return Ok(None);
@@ -348,12 +368,17 @@ fn parse_policy(text: &[u8]) -> Result<Option<StripePolicy>> {
             ("placement", word) => {
                 policy.placement = Placement::of_word(word).ok_or(ErrorCode::Invalid)?;
             }
-            ("redundancy", word) => policy.redundancy = parse_redundancy(word)?,
+            ("redundancy", word) => policy.redundancy = parse_copies(word)?,
+            ("also_zone", word) => also_zone = parse_also_zone(word)?,
             // Fields that a listing shows besides. They are ignored here, so that a copied value
             // can be set as it is.
             ("origin" | "zone" | "targets" | "nodes", _) => {}
             _ => return Err(ErrorCode::Invalid),
         }
+    }
+    if let Some(zone) = also_zone {
+        // The shard chooses the set when it makes a file.
+        policy.redundancy = policy.redundancy.with_also_zone(zone, StripeSetId(0));
     }
     Ok(Some(policy))
 }

@@ -14,7 +14,7 @@ use zonal_types::limits::{
     INLINE_BYTES_DEFAULT, INLINE_BYTES_MAX, REBUILD_AFTER_MS_DEFAULT, REQUEST_DEADLINE_MS,
     SCRUB_PERIOD_MS_DEFAULT, SCRUB_RATE_DEFAULT, SET_WIDTH_DEFAULT, SHARDS_PER_ZONE_MAX, SLOTS_MAX,
 };
-use zonal_types::{CellId, NodeId, TargetId};
+use zonal_types::{CellId, NodeId, TargetId, ZoneId};
 use zonal_zonemap::SubnetTable;
 
 const KIB: u64 = 1 << 10;
@@ -118,6 +118,21 @@ impl Source<'_> {
     pub(super) fn meta(&self, raw: &RawMeta) -> Result<StoreConfig, ConfigError> {
         let cache = (raw.cache.as_ref(), SHARD_CACHE_DEFAULT);
         self.store(raw.log.as_ref(), raw.overlay.as_ref(), cache)
+    }
+
+    /// The zone whose shard a node has a replica of; 0: its own.
+    pub(super) fn meta_zone(&self, raw: &RawMeta) -> Result<ZoneId, ConfigError> {
+        let Some(zone) = &raw.of_zone else {
+            return Ok(ZoneId(0));
+        };
+        match (*zone.get_ref(), raw.replicated) {
+            (0, _) => Err(self.range_error(zone.span().start, "meta.of_zone", &0, "1 and up")),
+            (number, false) => {
+                let allowed = "a zone with replicas: set `replicated = true`";
+                Err(self.range_error(zone.span().start, "meta.of_zone", &number, allowed))
+            }
+            (number, true) => Ok(ZoneId(number)),
+        }
     }
 
     fn store(
@@ -367,6 +382,10 @@ impl Source<'_> {
             replicated: match (&raw.manager, meta) {
                 (Some(manager), _) => manager.replicated,
                 (None, meta) => meta.is_some_and(|meta| meta.replicated),
+            },
+            meta_zone: match meta {
+                Some(meta) => self.meta_zone(meta)?,
+                None => ZoneId(0),
             },
             replicas: self.replicas(raw.manager.as_ref())?,
             shards: self.shards(raw.manager.as_ref())?,

@@ -100,6 +100,7 @@ pub(super) struct RawMeta {
     pub(super) inline: Option<Spanned<ByteSize>>,
     #[serde(default)]
     pub(super) replicated: bool,
+    pub(super) of_zone: Option<Spanned<u16>>,
     /// Accepted here only so that the error can name the right table.
     pub(super) root_uid: Option<u32>,
     pub(super) root_gid: Option<u32>,

@@ -40,6 +40,8 @@ struct Newcomer {
     zone_name: String,
     address: SocketAddr,
     meta: bool,
+    /// The zone whose shard it has a replica of; 0: its own.
+    meta_zone: ZoneId,
     targets: Vec<JoinTarget>,
     starts: Vec<StoreStart>,
 }
@@ -52,6 +54,7 @@ impl Newcomer {
             zone_name,
             address,
             meta,
+            meta_zone,
             targets,
             starts,
         } = request
@@ -71,6 +74,7 @@ impl Newcomer {
             zone_name,
             address,
             meta,
+            meta_zone,
             targets,
             starts,
         };
@@ -435,11 +439,19 @@ fn shard_of(
     if known.replica_at(newcomer.node).is_some() {
         return Ok(NewcomersShard::None);
     }
-    let of_zone = || known.shards_of_zone(newcomer.zone);
+    let is_foreign = !matches!(newcomer.meta_zone, ZoneId(0)) && newcomer.meta_zone != newcomer.zone;
+    let zone = match is_foreign {
+        true => newcomer.meta_zone,
+        false => newcomer.zone,
+    };
+    let of_zone = || known.shards_of_zone(zone);
     if let Some(shard) = of_zone().find(|shard| shard.replicas.len() < replicas) {
         let mut all = shard.replicas.clone();
         all.push(newcomer.node);
         return Ok(NewcomersShard::Replica(shard.id, all));
+    }
+    if is_foreign {
+        return Err(ManagerError::NoReplicaWanted { zone });
     }
     match of_zone().next() {
         // To detect a server with the wrong zone in its configuration.

@@ -95,7 +95,7 @@ impl World {
                     map: self.map.clone(),
                     executed_requests: self.executed_requests.clone(),
                     disk: server.disk.clone(),
-                    has_leases: self.size.copies > 1 || self.size.drains,
+                    has_leases: self.size.has_copies() || self.size.drains,
                     plant: self.plant,
                 };
                 StorageNode::start(parts, rng).map(|node| {
@@ -191,6 +191,27 @@ impl World {
     pub fn is_lost(&self, target: TargetId) -> bool {
         let index = self.index_of(target);
         index.is_some_and(|index| self.losses.servers.borrow().contains(&index))
+    }
+
+    /// Kills the storage servers of a zone, or starts them again.
+    pub fn take_zone_away(&self, zone: ZoneId, is_away: bool) {
+        self.losses.zone_is_away.set(is_away);
+        let map = self.map.borrow().clone();
+        for target in &map.targets {
+            let is_near = map.node(target.node).is_some_and(|node| node.zone == zone);
+            let index = self.index_of(target.id).filter(|_| is_near);
+            match (index, is_away) {
+                (Some(index), true) => self.kill(index),
+                (Some(index), false) => self.start(index),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// Whether one more failure of a storage server may be one too many.
+    #[must_use]
+    pub fn is_at_risk(&self) -> bool {
+        self.losses.zone_is_away.get() || self.is_rebuilding()
     }
 
     /// Whether any target was lost.

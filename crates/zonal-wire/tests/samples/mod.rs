@@ -459,7 +459,7 @@ pub fn manager_requests() -> Vec<ManagerRequest> {
     let target = JoinTarget { target: TargetId(6), uuid: *b"fedcba9876543210", capacity: 1 << 40 };
     vec![
         M::GetMap { have: MapVersion(7) },
-        M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, targets: vec![target], starts: vec![store] },
+        M::Join { node: NodeId(3), zone: ZoneId(1), zone_name: "zone1".into(), address: "127.0.0.1:7100".into(), meta: true, meta_zone: ZoneId(3), targets: vec![target], starts: vec![store] },
         M::Edit { expected: MapVersion(7), edits: Blob(vec![1, 2, 3]) },
         M::Junction { ino: ino(16) },
         M::Junctions { after: None, entries: 512 },

@@ -2,8 +2,8 @@
 //! (docs/rfcs/2026-11-27-outages.md).
 
 use super::EditError;
-use crate::map::{Slot, SlotState, StripeSet, Target, TargetState, ZoneMap};
-use zonal_types::{Epoch, TargetId, ZoneId};
+use crate::map::{Slot, SlotState, Target, TargetState, ZoneMap};
+use zonal_types::{Epoch, TargetId};
 
 impl ZoneMap {
     /// True where a slot of this target is out.
@@ -49,16 +49,12 @@ impl ZoneMap {
         self.renew_epochs(id)
     }
 
-    /// Renews the epochs of all slots of a target's zone, and of sets over all zones: the other
-    /// copies of its files lie there.
+    /// Renews the epochs of all slots: those of any zone may have copies of the target's files.
     pub(super) fn renew_epochs(&mut self, id: TargetId) -> Result<(), EditError> {
-        let found = self.target(id);
-        let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        let zone = self.node(found.node).map(|node| node.zone);
+        self.target(id)
+            .ok_or(EditError::Unknown { what: "target" })?;
         let slot_epoch = Epoch(self.version.0);
-        let is_near = |set: &&mut StripeSet| set.zone == ZoneId::CELL || Some(set.zone) == zone;
-        let sets = self.sets.iter_mut().filter(is_near);
-        for slot in sets.flat_map(|set| &mut set.slots) {
+        for slot in self.sets.iter_mut().flat_map(|set| &mut set.slots) {
             slot.slot_epoch = slot_epoch;
         }
         Ok(())

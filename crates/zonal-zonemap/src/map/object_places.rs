@@ -1,6 +1,6 @@
 //! The slots of the places of a component's objects.
 
-use super::{Slot, SlotState, TargetState, ZoneMap};
+use super::{Slot, SlotState, StripeSet, TargetState, ZoneMap};
 use zonal_layout::{PlaceUse, place_use, places_of_column, slot_of_place};
 use zonal_types::{Column, Component, Layout, MapVersion, StripeSetId, TargetId};
 
@@ -16,11 +16,19 @@ pub struct PlaceSlot<'a> {
 }
 
 impl ZoneMap {
+    /// True where the map has all sets on which objects of the component lie.
+    #[must_use]
+    pub fn knows_sets(&self, component: &Component) -> bool {
+        let relocated = component.relocations.iter().map(|of| of.set);
+        let mut sets = component.sets().chain(relocated);
+        sets.all(|set| self.set(set).is_some())
+    }
+
     /// The slot of a place. `None`: the map does not know the set, or the place is not there.
     #[must_use]
     pub fn slot_of_place(&self, component: &Component, place: Column) -> Option<PlaceSlot<'_>> {
-        let width = self.set(component.set)?.width();
-        let (set, number) = slot_of_place(component, place, width).ok()?;
+        let width_of = |set| self.set(set).map_or(0, StripeSet::width);
+        let (set, number) = slot_of_place(component, place, width_of).ok()?;
         let slot = self.set(set)?.slots.get(usize::from(number))?;
         Some(PlaceSlot { set, number, slot })
     }
@@ -64,9 +72,9 @@ impl ZoneMap {
         slots.all(|slot| slot.slot_epoch.0 > as_of.0)
     }
 
-    /// The slots of a component's set, and those of its relocations.
+    /// The slots of a component's sets, and those of its relocations.
     fn slots_near<'a>(&'a self, component: &'a Component) -> impl Iterator<Item = &'a Slot> {
-        let of_set = self.set(component.set).into_iter();
+        let of_set = component.sets().filter_map(|set| self.set(set));
         let relocated = component.relocations.iter().filter_map(|relocation| {
             let slots = &self.set(relocation.set)?.slots;
             slots.get(usize::from(relocation.slot))

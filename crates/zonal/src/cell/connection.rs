@@ -416,6 +416,7 @@ impl CellHandle {
                         return Ok(reply);
                     }
                     Err(error) if is_among_several => {
+                        self.manager.silent(manager, &managers);
                         refused.get_or_insert(Err(error));
                     }
                     Err(error) => return Err(error),

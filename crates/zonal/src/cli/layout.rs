@@ -53,10 +53,16 @@ pub enum LayoutCommand {
         /// lost
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=3))]
         copies: Option<u16>,
+        /// One more copy in another zone: a zone's number, `any`, or `none`; reads stay in the
+        /// file's zone while it has the bytes
+        #[arg(long, value_name = "ZONE", value_parser = also_zone)]
+        also_zone: Option<String>,
         /// Inherit the layout of the parent directory again
         #[arg(
             long,
-            conflicts_with_all = ["stripe_unit", "stripe_count", "placement", "copies"]
+            conflicts_with_all = [
+                "stripe_unit", "stripe_count", "placement", "copies", "also_zone",
+            ]
         )]
         inherit: bool,
         /// Directories of a mounted cell
@@ -79,6 +85,7 @@ impl LayoutCommand {
                 stripe_count,
                 placement,
                 copies,
+                also_zone,
                 inherit,
                 paths,
             } => {
@@ -87,10 +94,11 @@ impl LayoutCommand {
                     count: stripe_count,
                     placement,
                     copies,
+                    also_zone,
                 };
                 if change.is_empty() && !inherit {
                     let text = "nothing to set: give --stripe-unit, --stripe-count, --placement, \
-                                --copies or --inherit";
+                                --copies, --also-zone or --inherit";
                     return Err(Failure::new(2, text).into());
                 }
                 if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
@@ -155,6 +163,30 @@ fn is_unit(bytes: u64) -> bool {
     bytes.is_power_of_two() && range.contains(&bytes)
 }
 
+fn also_zone(text: &str) -> Result<String, String> {
+    let is_zone = text.parse::<u32>().is_ok_and(|zone| zone > 0);
+    match is_zone || matches!(text, "any" | "none") {
+        true => Ok(text.to_owned()),
+        false => Err("take the number of a zone, `any` or `none`".to_owned()),
+    }
+}
+
+/// Says why the shard refuses a copy in another zone.
+fn no_other_zone(error: anyhow::Error, zone: &str) -> anyhow::Error {
+    match error.downcast_ref::<rustix::io::Errno>() {
+        Some(&rustix::io::Errno::RANGE) => {
+            let text = match zone {
+                "any" => "no other zone has a target".to_owned(),
+                zone => format!("zone {zone} is the directory's own, or has no target"),
+            };
+            Failure::new(2, text)
+                .hint("`zonal status` lists the zones and their targets")
+                .into()
+        }
+        _ => error,
+    }
+}
+
 fn count(text: &str) -> Result<u16, String> {
     if text == "all" {
         return Ok(0);
@@ -179,6 +211,7 @@ struct LayoutChange {
     count: Option<u16>,
     placement: Option<String>,
     copies: Option<u16>,
+    also_zone: Option<String>,
 }
 
 impl LayoutChange {
@@ -187,6 +220,7 @@ impl LayoutChange {
             && self.count.is_none()
             && self.placement.is_none()
             && self.copies.is_none()
+            && self.also_zone.is_none()
     }
 
     /// Refuses a stripe count above the number of targets in the zone, and more copies than nodes
@@ -234,6 +268,7 @@ impl LayoutChange {
             ("unit", self.unit.map(|unit| unit.0.to_string())),
             ("count", self.count.map(|count| count.to_string())),
             ("redundancy", redundancy),
+            ("also_zone", self.also_zone.clone()),
             ("placement", self.placement.clone()),
         ];
         let words = asked.into_iter().filter_map(|(name, value)| {
@@ -241,6 +276,10 @@ impl LayoutChange {
             Some(format!("{name}={value}"))
         });
         let value = words.collect::<Vec<_>>().join(" ");
-        attributes::set(path, attributes::LAYOUT, value.as_bytes())
+        let set = attributes::set(path, attributes::LAYOUT, value.as_bytes());
+        match &self.also_zone {
+            Some(zone) => set.map_err(|error| no_other_zone(error, zone)),
+            None => set,
+        }
     }
 }

@@ -38,11 +38,11 @@ pub fn apply(paths: &[PathBuf], recursive: bool, telling: &ReportArgs) -> anyhow
             true => path.as_path(),
             false => parent.unwrap_or(Path::new(".")),
         };
-        let wanted = copies_of(dir)?;
+        let wanted = LayoutCopies::of(dir)?;
         if found.is_dir() {
             walk(path, found.dev(), recursive, &mut counts, &mut progress);
         } else {
-            apply_to(path, &found, wanted, &mut counts, &mut progress);
+            apply_to(path, &found, &wanted, &mut counts, &mut progress);
         }
     }
     report(&counts, telling.json);
@@ -77,18 +77,51 @@ fn report(counts: &ApplyCounts, as_json: bool) {
     }
 }
 
-/// Copies that new files of a directory get.
-fn copies_of(dir: &Path) -> anyhow::Result<u16> {
-    let layout = attributes::get(dir, attributes::LAYOUT)
-        .with_context(|| format!("layout of {}", console::path(dir)))?;
-    Ok(copies_in(&layout))
+/// The copies of a file, or of new files of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct LayoutCopies {
+    /// Those in the file's own zone.
+    of_zone: u16,
+    /// The other zone with one more, or `any`.
+    also_zone: Option<String>,
 }
 
-/// The copies that a layout names.
-fn copies_in(layout: &str) -> u16 {
-    let mut words = layout.split_ascii_whitespace();
-    let copies = words.find_map(|word| word.strip_prefix("redundancy=copies:")?.parse().ok());
-    copies.unwrap_or(1)
+impl LayoutCopies {
+    /// Those that the layout of a path names.
+    fn of(path: &Path) -> anyhow::Result<Self> {
+        let layout = attributes::get(path, attributes::LAYOUT)
+            .with_context(|| format!("layout of {}", console::path(path)))?;
+        Ok(Self::in_text(&layout))
+    }
+
+    fn in_text(layout: &str) -> Self {
+        let word = |name| {
+            let mut words = layout.split_ascii_whitespace();
+            words.find_map(|word| word.strip_prefix(name))
+        };
+        let copies = word("redundancy=copies:").and_then(|copies| copies.parse().ok());
+        let also_zone = word("also_zone=").filter(|zone| *zone != "none");
+        Self {
+            of_zone: copies.unwrap_or(1),
+            also_zone: also_zone.map(str::to_owned),
+        }
+    }
+
+    /// The layout to set for a file with these copies, so that it has all that are wanted, too.
+    /// `None` where it has them.
+    fn raised_to(&self, wanted: &Self) -> Option<String> {
+        let of_zone = self.of_zone.max(wanted.of_zone);
+        let also_zone = self.also_zone.as_ref().or(wanted.also_zone.as_ref());
+        if of_zone == self.of_zone && also_zone == self.also_zone.as_ref() {
+            return None;
+        }
+        let redundancy = match of_zone {
+            1 => "none".to_owned(),
+            copies => format!("copies:{copies}"),
+        };
+        let also_zone = also_zone.map_or("none", String::as_str);
+        Some(format!("redundancy={redundancy} also_zone={also_zone}"))
+    }
 }
 
 /// Walks a directory, and with `recursive` those below it on the same file system.
@@ -101,7 +134,7 @@ fn walk(
 ) {
     let mut left = vec![dir.to_path_buf()];
     while let Some(dir) = left.pop() {
-        let listed = copies_of(&dir)
+        let listed = LayoutCopies::of(&dir)
             .and_then(|wanted| Ok((wanted, std::fs::read_dir(&dir)?.collect::<Vec<_>>())));
         let (wanted, entries) = match listed {
             Ok(listed) => listed,
@@ -121,7 +154,7 @@ fn walk(
                         left.push(path);
                     }
                 }
-                Ok((path, found)) => apply_to(&path, &found, wanted, counts, progress),
+                Ok((path, found)) => apply_to(&path, &found, &wanted, counts, progress),
                 // Removed meanwhile.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => note_failure(&dir, &error.to_string(), counts),
@@ -133,18 +166,17 @@ fn walk(
 fn apply_to(
     path: &Path,
     found: &std::fs::Metadata,
-    wanted: u16,
+    wanted: &LayoutCopies,
     counts: &mut ApplyCounts,
     progress: &mut ProgressMeter,
 ) {
     if !found.is_file() {
         return;
     }
-    let changed = attributes::get(path, attributes::LAYOUT).and_then(|now| {
-        if copies_in(&now) >= wanted {
+    let changed = LayoutCopies::of(path).and_then(|now| {
+        let Some(value) = now.raised_to(wanted) else {
             return Ok(false);
-        }
-        let value = format!("redundancy=copies:{wanted}");
+        };
         attributes::set(path, attributes::LAYOUT, value.as_bytes())?;
         Ok(true)
     });
@@ -173,12 +205,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_names_its_copies() {
-        assert_eq!(
-            copies_in("unit=65536 count=0 redundancy=copies:3 zone=1"),
-            3
-        );
-        assert_eq!(copies_in("unit=65536 count=0 redundancy=none zone=1"), 1);
-        assert_eq!(copies_in(""), 1);
+    fn a_file_is_given_what_it_lacks_and_keeps_what_it_has() {
+        let of = LayoutCopies::in_text;
+        let plain = of("unit=65536 count=0 redundancy=none also_zone=none zone=1");
+        let two = of("redundancy=copies:2 also_zone=none");
+        let also = of("redundancy=none also_zone=any");
+        let in_third = of("redundancy=none also_zone=3");
+        assert_eq!(of(""), plain);
+        assert_eq!(plain.raised_to(&plain), None);
+        assert_eq!(two.raised_to(&plain), None);
+        let text = |redundancy: &str, zone| Some(format!("redundancy={redundancy} also_zone={zone}"));
+        assert_eq!(plain.raised_to(&two), text("copies:2", "none"));
+        assert_eq!(plain.raised_to(&also), text("none", "any"));
+        assert_eq!(two.raised_to(&also), text("copies:2", "any"));
+        assert_eq!(in_third.raised_to(&two), text("copies:2", "3"));
+        assert_eq!(in_third.raised_to(&also), None);
     }
 }

@@ -50,6 +50,7 @@ mod traffic_sum;
 mod umount;
 mod up;
 mod zone;
+mod zone_fail_over;
 mod zone_map;
 
 use clap::{Parser, Subcommand};

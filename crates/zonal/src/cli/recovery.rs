@@ -33,10 +33,12 @@ pub struct Recovery {
 
 /// Files with stale copies, by target; and shards that did not answer.
 #[derive(Default)]
-struct StaleCounts {
+pub(super) struct StaleCounts {
     files: u64,
-    targets: BTreeMap<TargetId, u64>,
-    silent: Vec<ShardId>,
+    /// Files with copies to be filled, by target.
+    pub(super) targets: BTreeMap<TargetId, u64>,
+    /// Shards without an answer.
+    pub(super) silent: Vec<ShardId>,
 }
 
 impl Recovery {
@@ -44,7 +46,7 @@ impl Recovery {
         let cell = self.cell.open()?;
         loop {
             let map = cell.map()?;
-            let counts = count(&cell, &map);
+            let counts = StaleCounts::of(&cell, &map);
             let drains = match is_moving(&map) {
                 true => drains_of(&cell)?,
                 false => Vec::new(),
@@ -71,14 +73,24 @@ impl Recovery {
     }
 }
 
-fn count(cell: &CellHandle, map: &ZoneMap) -> StaleCounts {
-    let mut counts = StaleCounts::default();
-    for shard in &map.shards {
-        if count_of(cell, map, shard, &mut counts).is_none() {
-            counts.silent.push(shard.id);
+impl StaleCounts {
+    /// Asks all shards.
+    pub(super) fn of(cell: &CellHandle, map: &ZoneMap) -> Self {
+        let mut counts = Self::default();
+        for shard in &map.shards {
+            if count_of(cell, map, shard, &mut counts).is_none() {
+                counts.silent.push(shard.id);
+            }
         }
+        counts
     }
-    counts
+}
+
+/// The header of a request to a shard.
+pub(super) fn header_for(cell: &CellHandle, shard: &Shard) -> Header {
+    let mut header = Header::request(Service::Meta, cell.id);
+    header.epoch = shard.epoch;
+    header
 }
 
 /// Adds a shard's files; `None` where it does not answer.
@@ -90,10 +102,9 @@ fn count_of(
 ) -> Option<()> {
     let mut after = Ino(0);
     loop {
-        let mut header = Header::request(Service::Meta, cell.id);
-        header.epoch = shard.epoch;
         let target = TargetId(0);
         let request = MetaRequest::StaleFiles { target, after };
+        let header = header_for(cell, shard);
         let reply = cell.call_shard(map, shard, header, &request).ok()?;
         let MetaReply::Files { files, next } = reply else {
             return None;

@@ -1,9 +1,10 @@
-//! `zonal zone`: lists, adds and renames zones.
+//! `zonal zone`: lists, adds, renames and drains zones, and serves without a lost one.
 
 use super::drain::DrainArgs;
 use super::edit_args::EditArgs;
 use super::key;
 use super::target_remove::edit_map;
+use super::zone_fail_over::{FailBack, FailOver};
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::console;
 use crate::exit::{FAILED, Failure, NOT_FOUND, USAGE};
@@ -47,6 +48,16 @@ pub enum ZoneCommand {
         /// The zone: its number or its name
         zone: String,
     },
+    /// Take the targets of a lost zone out, and show what serves without them
+    ///
+    /// Files with a copy in another zone (`zonal layout set --also-zone`) are served there. The
+    /// manager does the same by itself for each node that is down for some seconds. Refused where
+    /// a node with a target of the zone answers.
+    FailOver(FailOver),
+    /// Show whether a zone that is back has all that it missed
+    ///
+    /// Its targets come back, and fill what they missed, by themselves.
+    FailBack(FailBack),
     /// Give a zone another name
     ///
     /// No directory, file or node moves. Nodes whose node.toml has the old name keep their zone;
@@ -71,6 +82,8 @@ impl ZoneCommand {
                 let of_zone = map.targets_by_zone();
                 Ok(of_zone.get(&zone).cloned().unwrap_or_default())
             }),
+            Self::FailOver(fail_over) => fail_over.run(),
+            Self::FailBack(fail_back) => fail_back.run(),
             Self::Rename { edit, zone, name } => rename(&edit, &zone, &name),
         }
     }

@@ -1,9 +1,9 @@
 //! The cell of a testbed: a folder with config, store and credential for each node that serves.
 //!
 //! The first node of each rack has its zone's metadata server. The first of all also has the
-//! manager. With replicas, the first nodes of each rack have those of its zone's shard. Managers
-//! are spread over the racks. The first `storage_nodes` of each rack have a target. Each node has
-//! an agent.
+//! manager. With replicas, the first nodes of each rack have those of its zone's shard; with
+//! `--spread-replicas` those of the shards of different zones. Managers are spread over the racks.
+//! The first `storage_nodes` of each rack have a target. Each node has an agent.
 //!
 //! Connections prove who they are and then go in the clear: nobody else can reach the namespaces,
 //! and two cores have no time to encrypt.
@@ -46,6 +46,8 @@ struct ServerPlan {
     place: NodePlace,
     nodes: Vec<NodeId>,
     roles: ServerRoles,
+    /// The zone whose shard it has a replica of.
+    meta_zone: u16,
     target: u32,
 }
 
@@ -68,6 +70,10 @@ fn servers(plan: &TestbedPlan, shape: &TestbedShape) -> Vec<ServerPlan> {
             place,
             nodes: std::iter::once(id).chain(meta.flatten()).collect(),
             roles,
+            meta_zone: match shape.spread_replicas {
+                true => (place.rack + place.index - 2) % plan.racks + 1,
+                false => place.rack,
+            },
             target,
         });
     }
@@ -131,7 +137,11 @@ fn config(cell: CellId, plan: &TestbedPlan, server: &ServerPlan, shape: &Testbed
             Some(node) => format!("node = {node}\nlisten = \"{address}:{META_PORT}\"\n"),
             None => String::new(),
         };
-        add(format!("[meta]\n{replicated}{beside}{STORE}"));
+        let of_zone = match server.meta_zone {
+            own if own == zone => String::new(),
+            other => format!("of_zone = {other}\n"),
+        };
+        add(format!("[meta]\n{replicated}{of_zone}{beside}{STORE}"));
     }
     if server.roles.storage {
         add(format!(
@@ -228,6 +238,7 @@ mod tests {
             nodes: 3,
             storage_nodes: 2,
             replicas,
+            spread_replicas: false,
             node_rate: LinkRate(1_000_000),
             uplink_rate: LinkRate(1_000_000),
             capacity: ByteSize(1 << 30),

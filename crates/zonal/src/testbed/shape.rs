@@ -88,6 +88,8 @@ pub struct TestbedShape {
     pub storage_nodes: u16,
     /// Managers, and replicas of each zone's shard.
     pub replicas: u16,
+    /// The replicas of each zone's shard are in different racks.
+    pub spread_replicas: bool,
     /// Rate of each node's link.
     pub node_rate: LinkRate,
     /// Rate of each rack's uplink.
@@ -138,6 +140,13 @@ impl TestbedShape {
             );
             return refused(text, "raise --nodes");
         }
+        if self.spread_replicas && self.replicas > self.racks {
+            let text = format!(
+                "{} replicas in different racks need so many racks, not {}",
+                self.replicas, self.racks
+            );
+            return refused(text, "raise --racks");
+        }
         if self.capacity.0 < CAPACITY_MIN {
             let text = format!("--capacity {} is below 256 MiB", self.capacity);
             return refused(text, "a target's file grows only as it is written");
@@ -158,6 +167,7 @@ mod tests {
             nodes: 8,
             storage_nodes: 8,
             replicas: 1,
+            spread_replicas: false,
             node_rate: LinkRate(200_000_000),
             uplink_rate: LinkRate(100_000_000),
             capacity: ByteSize(4 << 30),

@@ -349,6 +349,7 @@ pub fn impossible_manager_requests(server: &mut Server<'_>, version: MapVersion,
             zone_name: "z".repeat(70_000),
             address: address.into(),
             meta,
+            meta_zone: ZoneId(zone),
             targets: vec![
                 JoinTarget {
                     target: TargetId(1),

@@ -45,7 +45,7 @@ pub fn valid_manager(map: &ZoneMap) -> Vec<Vec<u8>> {
     #[rustfmt::skip]
     let requests = [
         ManagerRequest::GetMap { have: map.version },
-        ManagerRequest::Join { node: node.id, zone: node.zone, zone_name: "zone1".into(), address: node.address.clone(), meta: true, targets: Vec::new(), starts: Vec::new() },
+        ManagerRequest::Join { node: node.id, zone: node.zone, zone_name: "zone1".into(), address: node.address.clone(), meta: true, meta_zone: zonal_types::ZoneId(0), targets: Vec::new(), starts: Vec::new() },
         ManagerRequest::Edit { expected: map.version, edits: Blob(vec![edit].to_bytes()) },
         ManagerRequest::Junction { ino: Ino::ROOT },
         ManagerRequest::Junctions { after: Some(("/a".into(), Ino(1))), entries: 10 },

@@ -41,6 +41,9 @@ pub struct TestbedUp {
     /// Managers, and replicas of each zone's shard on the first nodes of its rack: 1, 3 or 5
     #[arg(long, default_value_t = 1)]
     replicas: u16,
+    /// Replicas of a zone's shard on nodes of different racks, so that its names outlive the rack
+    #[arg(long)]
+    spread_replicas: bool,
     /// Capacity of each target
     #[arg(long, default_value = "4 GiB", value_name = "SIZE")]
     capacity: ByteSize,
@@ -75,6 +78,7 @@ impl TestbedUp {
             nodes: self.nodes,
             storage_nodes: self.storage_nodes.unwrap_or(self.nodes),
             replicas: self.replicas,
+            spread_replicas: self.spread_replicas,
             node_rate: self.node_rate,
             uplink_rate: self.uplink_rate,
             capacity: self.capacity,
