@@ -92,7 +92,7 @@ pub fn main_place(component: &Component, object: Column) -> Column {
     }
 }
 
-/// The set and the slot of a place. `width_of` gives the slots of a set; 0 for one that is not known.
+/// The set and the slot of a place. `width_of` gives the slots of a set; 0 for an unknown one.
 ///
 /// # Errors
 /// As [`slot_of`] and [`slot_in_also_zone`]; `BadColumn` for a place that is not there (any more).
@@ -186,8 +186,14 @@ mod tests {
         // It moves again: from the settled place to another one.
         let again = component(&[(3, 5, State::Settled), (3, 6, State::Filling)]);
         assert_eq!(of_column(&again, 1), [(1, Main), (3, Main), (7, Filling)]);
-        assert_eq!(slot_of_place(&again, Column(3), |_set| 4), Ok((StripeSetId(9), 5)));
-        assert_eq!(slot_of_place(&again, Column(7), |_set| 4), Ok((StripeSetId(9), 6)));
+        assert_eq!(
+            slot_of_place(&again, Column(3), |_set| 4),
+            Ok((StripeSetId(9), 5))
+        );
+        assert_eq!(
+            slot_of_place(&again, Column(7), |_set| 4),
+            Ok((StripeSetId(9), 6))
+        );
         assert_eq!(places(&again).count(), 5);
     }
 }

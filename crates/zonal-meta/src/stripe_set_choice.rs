@@ -171,7 +171,9 @@ impl StripeSetChooser {
         let zones = map.zones.iter().map(|zone| zone.id);
         let others = zones.filter(|zone| *zone != own && (is_any || *zone == wanted));
         let slots = |zone: ZoneId| map.default_sets(zone).flat_map(|set| &set.slots);
-        let mut zones: Vec<ZoneId> = others.filter(|zone| slots(*zone).next().is_some()).collect();
+        let mut zones: Vec<ZoneId> = others
+            .filter(|zone| slots(*zone).next().is_some())
+            .collect();
         let serves = |zone: &ZoneId| slots(*zone).all(|slot| slot.state == SlotState::Serving);
         if zones.iter().any(serves) {
             zones.retain(serves);

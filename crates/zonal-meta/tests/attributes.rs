@@ -9,7 +9,7 @@ mod common;
 
 use ErrorCode::{Access, Exists, NoData, NotPermitted, NotSupported};
 use common::*;
-use zonal_types::{ErrorCode, Ino};
+use zonal_types::{ErrorCode, Ino, StripeSetId, ZoneId};
 use zonal_wire::meta::flags::{XATTR_CREATE, XATTR_REPLACE};
 use zonal_wire::{MetaReply, MetaRequest};
 
@@ -212,12 +212,12 @@ fn layouts_are_set_by_directory_and_inherited() {
     let text = root.getxattr(cell, sub, "zonal.layout").unwrap();
     assert_eq!(
         String::from_utf8(text.clone()).unwrap(),
-        "unit=65536 count=2 redundancy=none placement=zone origin=inherited zone=1 targets=3 nodes=1"
+        "unit=65536 count=2 redundancy=none also_zone=none placement=zone origin=inherited zone=1 targets=3 nodes=1"
     );
     root.setxattr(cell, sub, "zonal.layout", &text, 0).unwrap();
     let text = String::from_utf8(root.getxattr(cell, f, "zonal.layout").unwrap()).unwrap();
     assert!(
-        text.starts_with("unit=65536 count=2 redundancy=none zone=1 set="),
+        text.starts_with("unit=65536 count=2 redundancy=none also_zone=none zone=1 set="),
         "{text}"
     );
     let start = component.start_column;
@@ -244,7 +244,7 @@ fn a_layout_over_more_targets_than_the_zone_has_is_refused() {
     // The count of the largest zone. A smaller zone inherits it, and may set what it can use of it.
     assert_eq!(set(cell, Ino::ROOT, "count=4"), Err(ErrorCode::Range));
     set(cell, Ino::ROOT, "count=3").unwrap();
-    root.zone = zonal_types::ZoneId(2);
+    root.zone = ZoneId(2);
     let two = root.mkdir(cell, Ino::ROOT, "two").unwrap();
     let text = root.getxattr(cell, two, "zonal.layout").unwrap();
     assert!(
@@ -257,4 +257,69 @@ fn a_layout_over_more_targets_than_the_zone_has_is_refused() {
     assert_eq!(set(cell, "count=3"), Err(ErrorCode::Range));
     let (_, data) = root.create_open(cell, two, "f").unwrap();
     assert_eq!(data.layout.components[0].count, 2);
+}
+
+#[test]
+fn a_copy_in_another_zone_is_a_policy_and_files_get_it_later() {
+    let mut setup = Setup::new();
+    let one = setup.dir("one", 0o755, 10, 20);
+    let Setup { cell, root, .. } = &mut setup;
+    let mut set = |cell: &mut Cell, ino: Ino, text: &str| {
+        root.setxattr(cell, ino, "zonal.layout", text.as_bytes(), 0)
+    };
+    for (text, refused) in [
+        ("also_zone=1", ErrorCode::Range),
+        ("also_zone=9", ErrorCode::Range),
+        ("also_zone=0", ErrorCode::Invalid),
+        ("also_zone=some", ErrorCode::Invalid),
+        ("placement=cell also_zone=any", ErrorCode::Invalid),
+    ] {
+        assert_eq!(set(cell, one, text), Err(refused), "{text}");
+    }
+    let (file, data) = root.create_open(cell, one, "before").unwrap();
+    assert_eq!(data.layout.components[0].redundancy.also_zone(), None);
+    let mut set = |cell: &mut Cell, ino: Ino, text: &str| {
+        root.setxattr(cell, ino, "zonal.layout", text.as_bytes(), 0)
+    };
+    set(cell, one, "also_zone=any").unwrap();
+    set(cell, file, "also_zone=2").unwrap();
+    assert_eq!(set(cell, file, "also_zone=none"), Err(NotSupported));
+    let text = String::from_utf8(root.getxattr(cell, file, "zonal.layout").unwrap()).unwrap();
+    assert!(
+        text.contains(" redundancy=none also_zone=2 zone=1 "),
+        "{text}"
+    );
+    let sub = root.mkdir(cell, one, "sub").unwrap();
+    let (_, data) = root.create_open(cell, sub, "f").unwrap();
+    let component = &data.layout.components[0];
+    let (zone, other) = component.redundancy.also_zone().unwrap();
+    assert_eq!(zone, ZoneId(2));
+    // Three columns on two targets of the other zone.
+    let width_of = |set: StripeSetId| if set == other { 2 } else { 3 };
+    let slots = zonal_layout::places(component)
+        .map(|place| zonal_layout::slot_of_place(component, place, width_of).unwrap());
+    let slots: Vec<(bool, u16)> = slots.map(|(set, slot)| (set == other, slot)).collect();
+    assert_eq!(slots.len(), 6);
+    assert!(
+        slots[..3].iter().all(|(is_other, _)| !is_other),
+        "{slots:?}"
+    );
+    assert!(
+        slots[3..]
+            .iter()
+            .all(|(is_other, slot)| *is_other && *slot < 2)
+    );
+    // A directory of the named zone has the copy in any other one.
+    set_in_root_and_check_inherited(root, cell);
+}
+
+fn set_in_root_and_check_inherited(root: &mut Client, cell: &mut Cell) {
+    root.setxattr(cell, Ino::ROOT, "zonal.layout", b"also_zone=2", 0)
+        .unwrap();
+    root.zone = ZoneId(2);
+    let two = root.mkdir(cell, Ino::ROOT, "two").unwrap();
+    let (_, data) = root.create_open(cell, two, "f").unwrap();
+    let component = &data.layout.components[0];
+    let also = component.redundancy.also_zone().map(|(zone, _)| zone);
+    assert_eq!((component.zone, also), (ZoneId(2), Some(ZoneId(1))));
 }

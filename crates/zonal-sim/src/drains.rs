@@ -92,7 +92,13 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
 
 /// Has all storage servers of a zone end, and come back after a while.
 async fn take_zone_away(world: &Rc<World>, rng: &mut SimRng) {
-    let zones: Vec<ZoneId> = world.map.borrow().zones.iter().map(|zone| zone.id).collect();
+    let zones: Vec<ZoneId> = world
+        .map
+        .borrow()
+        .zones
+        .iter()
+        .map(|zone| zone.id)
+        .collect();
     let Some(zone) = rng.pick(&zones).copied() else {
         return;
     };

@@ -175,10 +175,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         } else {
             LARGE
         },
-        replicas: 1,
-        copies: 1,
-        also_zone: false,
-        drains: false,
+        ..CellSize::new(1, 1, 1)
     };
     let (size, scenario) = match scenario {
         Scenario::Replicas => (replicated(size), kill_or_power(&mut rng)),

@@ -130,8 +130,8 @@ codec_enum! {
         /// join, or none is. Reply `At`.
         ///
         /// `zone` 0: the zone is the one named, a new one where there is none. Without a name it is
-        /// that of the address's subnet. `meta_zone`: the node has a replica of a shard of this other
-        /// zone (0: of its own).
+        /// that of the address's subnet. `meta_zone`: the node has a replica of a shard of this
+        /// other zone (0: of its own).
         Join = 2 { node: NodeId, zone: ZoneId, zone_name: String, address: String, meta: bool, meta_zone: ZoneId, targets: Vec<JoinTarget>, starts: Vec<StoreStart> },
         /// Changes the map by an encoded list of edits, if it is still at `expected`. Reply `At`.
         Edit = 3 { expected: MapVersion, edits: Blob },

@@ -2,8 +2,8 @@
 //!
 //! Marks are set while the target is out. So once it is back it asks all shards, and each again
 //! until nothing of its files is left. A shard that knew an old map may set a mark late: the
-//! target asks the shards of its zone again at times. It asks all each second while objects of other
-//! targets of its zone move.
+//! target asks the shards of its zone again at times. It asks all each second while objects of
+//! other targets of its zone move.
 
 use std::collections::BTreeSet;
 use zonal_types::{Epoch, Instant, ShardId, TargetId};

@@ -4,7 +4,7 @@
 use zonal_types::{Codec, Reader};
 
 /// Bytes of a stored fact. They sort by subject, then by the tag of the statement.
-pub const FACT_BYTES: usize = 76;
+pub const FACT_BYTES: usize = 80;
 
 /// Bytes of the subject's number.
 const ABOUT_BYTES: usize = 8;

@@ -341,7 +341,7 @@ mod tests {
     use super::fact_bytes::FACT_BYTES;
     use super::*;
     use zonal_types::{
-        Column, FileKind, MapVersion, Redundancy, Relocation, RelocationState, StripeSetId,
+        Column, FileKind, MapVersion, Redundancy, Relocation, RelocationState, StripeSetId, ZoneId,
     };
 
     #[test]
@@ -352,9 +352,12 @@ mod tests {
             start_column: 1,
             count: 2,
             unit: 1 << 20,
-            redundancy: Redundancy::Copies {
+            redundancy: Redundancy::AlsoZone {
                 copies: 3,
                 step: 256,
+                zone: ZoneId(4),
+                set: StripeSetId(9),
+                at: 3,
             },
             size: u64::MAX,
             allocated: 5,

@@ -73,10 +73,7 @@ pub(crate) fn check_also_zone(
     policy: Option<StripePolicy>,
 ) -> Result<()> {
     let also_zone = |policy: StripePolicy| Some(policy.redundancy.also_zone()?.0);
-    let (before, now) = (
-        dir.policy.and_then(also_zone),
-        policy.and_then(also_zone),
-    );
+    let (before, now) = (dir.policy.and_then(also_zone), policy.and_then(also_zone));
     let Some(wanted) = now.filter(|_| now != before) else {
         return Ok(());
     };

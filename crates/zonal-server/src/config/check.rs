@@ -121,8 +121,8 @@ impl Source<'_> {
     }
 
     /// The zone whose shard a node has a replica of; 0: its own.
-    pub(super) fn meta_zone(&self, raw: &RawMeta) -> Result<ZoneId, ConfigError> {
-        let Some(zone) = &raw.of_zone else {
+    pub(super) fn meta_zone(&self, raw: Option<&RawMeta>) -> Result<ZoneId, ConfigError> {
+        let Some((raw, zone)) = raw.and_then(|raw| Some((raw, raw.of_zone.as_ref()?))) else {
             return Ok(ZoneId(0));
         };
         match (*zone.get_ref(), raw.replicated) {
@@ -383,10 +383,7 @@ impl Source<'_> {
                 (Some(manager), _) => manager.replicated,
                 (None, meta) => meta.is_some_and(|meta| meta.replicated),
             },
-            meta_zone: match meta {
-                Some(meta) => self.meta_zone(meta)?,
-                None => ZoneId(0),
-            },
+            meta_zone: self.meta_zone(meta)?,
             replicas: self.replicas(raw.manager.as_ref())?,
             shards: self.shards(raw.manager.as_ref())?,
             set_width: self.set_width(raw.manager.as_ref())?,

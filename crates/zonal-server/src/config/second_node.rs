@@ -61,7 +61,7 @@ impl Source<'_> {
             inline_bytes: self.inline(meta.inline.as_ref())?,
             root_owner: (0, 0),
             replicated: meta.replicated,
-            meta_zone: self.meta_zone(meta)?,
+            meta_zone: self.meta_zone(Some(meta))?,
             replicas: 1,
             shards: 1,
             set_width: SET_WIDTH_DEFAULT,

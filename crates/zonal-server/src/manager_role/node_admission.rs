@@ -439,7 +439,8 @@ fn shard_of(
     if known.replica_at(newcomer.node).is_some() {
         return Ok(NewcomersShard::None);
     }
-    let is_foreign = !matches!(newcomer.meta_zone, ZoneId(0)) && newcomer.meta_zone != newcomer.zone;
+    let is_foreign =
+        !matches!(newcomer.meta_zone, ZoneId(0)) && newcomer.meta_zone != newcomer.zone;
     let zone = match is_foreign {
         true => newcomer.meta_zone,
         false => newcomer.zone,

@@ -214,7 +214,8 @@ mod tests {
         assert_eq!(of(""), plain);
         assert_eq!(plain.raised_to(&plain), None);
         assert_eq!(two.raised_to(&plain), None);
-        let text = |redundancy: &str, zone| Some(format!("redundancy={redundancy} also_zone={zone}"));
+        let text =
+            |redundancy: &str, zone| Some(format!("redundancy={redundancy} also_zone={zone}"));
         assert_eq!(plain.raised_to(&two), text("copies:2", "none"));
         assert_eq!(plain.raised_to(&also), text("none", "any"));
         assert_eq!(two.raised_to(&also), text("copies:2", "any"));

@@ -88,7 +88,9 @@ fn refuse_living(
     zone: ZoneId,
 ) -> anyhow::Result<()> {
     let down = down_nodes(&node_states(cell));
-    let nodes = targets.iter().filter_map(|target| Some(map.target(*target)?.node));
+    let nodes = targets
+        .iter()
+        .filter_map(|target| Some(map.target(*target)?.node));
     let mut living: Vec<String> = nodes
         .filter(|node| !down.contains(node))
         .map(|node| node.to_string())
@@ -167,9 +169,10 @@ fn server_of(cell: &CellHandle, map: &ZoneMap, shard: &Shard) -> Option<NodeId> 
 
 impl ZoneOutage {
     fn json(&self) -> Value {
-        let shards = self.shards.iter().map(|(shard, node)| {
-            json!({"shard": shard.0, "served_by": node.map(|node| node.0)})
-        });
+        let shards = self
+            .shards
+            .iter()
+            .map(|(shard, node)| json!({"shard": shard.0, "served_by": node.map(|node| node.0)}));
         let left = self.left.iter();
         let left = left.map(|(target, why)| json!({"target": target.0, "reason": why}));
         json!({
@@ -190,7 +193,9 @@ impl ZoneOutage {
             match node {
                 Some(node) => {
                     let of = map.node(*node).map_or(zone, |node| node.zone);
-                    console::line(format_args!("shard {shard} is served by node {node} (zone {of})"));
+                    console::line(format_args!(
+                        "shard {shard} is served by node {node} (zone {of})"
+                    ));
                 }
                 None => console::line(format_args!("shard {shard} does not answer")),
             }
@@ -207,9 +212,7 @@ impl ZoneOutage {
                 "{} targets are not out: target {target}: {why}",
                 self.left.len()
             );
-            return Err(Failure::new(FAILED, text)
-                .hint("repeat the command")
-                .into());
+            return Err(Failure::new(FAILED, text).hint("repeat the command").into());
         }
         let silent = self.shards.iter().filter(|(_, node)| node.is_none());
         let silent: Vec<String> = silent.map(|(shard, _)| shard.to_string()).collect();
@@ -263,12 +266,17 @@ struct ZoneReturn {
 impl ZoneReturn {
     fn of(map: &ZoneMap, zone: ZoneId, counts: &StaleCounts) -> Self {
         let targets = targets_of(map, zone);
-        let stale = targets.iter().filter_map(|target| counts.targets.get(target));
+        let stale = targets
+            .iter()
+            .filter_map(|target| counts.targets.get(target));
         Self {
             zone,
             targets: targets.len(),
             stale_files: stale.sum(),
-            out: targets.into_iter().filter(|target| map.is_out(*target)).collect(),
+            out: targets
+                .into_iter()
+                .filter(|target| map.is_out(*target))
+                .collect(),
             silent: counts.silent.clone(),
         }
     }

@@ -1,5 +1,5 @@
-//! A zone of a testbed is cut off. Its files have a copy in another zone, and the replicas of its
-//! shard are in three zones: programs of the other zones go on with its files.
+//! A zone of a testbed is cut off. Its files have a copy in another zone, and its shard has
+//! replicas in three zones. Programs of the other zones go on with its files.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -70,7 +70,11 @@ fn python(bed: &Testbed, node: &str, text: &str, args: &[&str]) -> Command {
 fn compared(bed: &Testbed, node: &str) -> u64 {
     let output = python(bed, node, COMPARE, &[]).output().unwrap();
     assert_eq!(code(&output), 0, "{node}: {}", said(&output));
-    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
 }
 
 fn zonal_json(bed: &Testbed, node: &str, args: &str) -> Option<Value> {
@@ -95,7 +99,15 @@ fn programs_of_other_zones_go_on_with_the_files_of_a_lost_zone() {
         return;
     }
     let bed = Testbed::new("zone-lost");
-    let shape = ["--racks", "3", "--nodes", "3", "--replicas", "3", "--spread-replicas"];
+    let shape = [
+        "--racks",
+        "3",
+        "--nodes",
+        "3",
+        "--replicas",
+        "3",
+        "--spread-replicas",
+    ];
     let up = bed.run("up", &shape);
     assert_eq!(code(&up), 0, "{}", said(&up));
     let zonal = env!("CARGO_BIN_EXE_zonal");
@@ -120,11 +132,16 @@ fn programs_of_other_zones_go_on_with_the_files_of_a_lost_zone() {
     until("the zone's targets are out", || {
         let fail_over = zonal_json(&bed, "r2n1", "zone fail-over 1 --json");
         lost = fail_over.unwrap_or_default();
-        lost["targets_out"].as_array().is_some_and(|out| out.len() == 3)
+        lost["targets_out"]
+            .as_array()
+            .is_some_and(|out| out.len() == 3)
     });
     eprintln!("{lost}");
     let served = lost["shards"].as_array().unwrap();
-    assert!(!served.is_empty() && served.iter().all(|of| of["served_by"].is_u64()), "{lost}");
+    assert!(
+        !served.is_empty() && served.iter().all(|of| of["served_by"].is_u64()),
+        "{lost}"
+    );
     // Read in the third zone, which has seen none of it, without the first.
     let without = compared(&bed, "r3n2");
     std::thread::sleep(Duration::from_secs(5));
