@@ -113,9 +113,10 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
                 let made = programs.logs.make(&client, shared, &redundancy).await;
                 made.map_err(text)?;
             }
-            if matches!(programs.scenario, Scenario::Together | Scenario::Callers) {
+            if programs.scenario.is_together() {
                 let targets = world.size().targets;
-                let several = together::make(&client, dir, targets).await;
+                let layout = format!("count={targets} {redundancy}");
+                let several = together::make(&client, dir, &layout).await;
                 programs.several.set(several.map_err(text)?);
             }
         }
@@ -215,7 +216,7 @@ impl ProgramSet {
                     self.media.borrow_mut().push(program.clone());
                     spawn(world, index, run_media(program, steps));
                 }
-                Scenario::Together | Scenario::Callers => {
+                Scenario::Together | Scenario::Callers | Scenario::Writers => {
                     let (which, several) = ((index, clients.len()), self.several.get());
                     let both = (world.clone(), client.clone());
                     let together = self.together.clone();
@@ -230,6 +231,7 @@ impl ProgramSet {
                     let fate = ClientFaults {
                         is_impatient: self.faults && rng.chance(IMPATIENT),
                         is_killed: self.faults && self.scenario == Scenario::Callers,
+                        only_writes: self.scenario == Scenario::Writers,
                     };
                     spawn(world, index, part.play(steps / 6, fate));
                 }
@@ -385,7 +387,7 @@ impl ProgramSet {
         if self.scenario == Scenario::Appends {
             self.logs.check(&client, self.faults).await?;
         }
-        if matches!(self.scenario, Scenario::Together | Scenario::Callers) {
+        if self.scenario.is_together() {
             self.together.check(&client, self.several.get()).await?;
         }
         for program in self.durable.borrow().iter() {

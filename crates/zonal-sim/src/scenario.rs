@@ -71,10 +71,13 @@ pub enum Scenario {
     /// The programs of `Copies`, also on files with one copy, while targets are drained, and some
     /// are lost for good.
     Drains,
+    /// One file with copies whose blocks all clients write at the same time, without locks; in some
+    /// runs while targets are drained.
+    Writers,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 15] = [
+pub const SCENARIOS: [(&str, Scenario); 16] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -90,6 +93,7 @@ pub const SCENARIOS: [(&str, Scenario); 15] = [
     ("moves", Scenario::Moves),
     ("copies", Scenario::Copies),
     ("drains", Scenario::Drains),
+    ("writers", Scenario::Writers),
 ];
 
 impl Scenario {
@@ -109,7 +113,15 @@ impl Scenario {
 
     /// Whether several clients write one file.
     fn is_shared(self) -> bool {
-        matches!(self, Self::Together | Self::Callers | Self::Appends)
+        matches!(
+            self,
+            Self::Together | Self::Callers | Self::Appends | Self::Writers
+        )
+    }
+
+    /// Whether the clients run the program of [`crate::workload::together`].
+    pub(crate) fn is_together(self) -> bool {
+        matches!(self, Self::Together | Self::Callers | Self::Writers)
     }
 
     fn choose(self, rng: &mut SimRng) -> Self {
@@ -182,6 +194,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         Scenario::Moves => moved(size, &mut rng),
         Scenario::Copies => copied(size, &mut rng),
         Scenario::Drains => drained(size, &mut rng),
+        Scenario::Writers => writers(size, &mut rng),
         scenario => (size, scenario),
     };
     let has_power = |rng: &mut SimRng| match scenario {
@@ -194,7 +207,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     } else {
         FaultPlan::NONE
     };
-    (plan.moves, plan.drains) = (chosen == Scenario::Moves, chosen == Scenario::Drains);
+    (plan.moves, plan.drains) = (chosen == Scenario::Moves, size.drains);
     if size.replicas > 1 {
         suit_replicas(&mut plan, power);
     }
@@ -301,6 +314,13 @@ fn drained(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
     (size, scenario)
 }
 
+/// The cell of a run in which all clients write the same blocks.
+fn writers(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let of = if rng.chance(300) { drained } else { copied };
+    let (size, _programs) = of(size, rng);
+    (size, Scenario::Writers)
+}
+
 struct Run {
     world: Rc<World>,
     scenario: Scenario,
@@ -388,7 +408,8 @@ impl Run {
             let may_be_longer = power || media || is_shared || self.programs.has_mortal();
             placement::check(world, power, may_be_longer);
             // Some copies may have bytes that a killed or fenced client had sent.
-            if !power && !media && !is_shared && !self.programs.has_mortal() {
+            let is_known = !is_shared || self.scenario == Scenario::Writers;
+            if !power && !media && is_known && !self.programs.has_mortal() {
                 copies::check(world);
             }
             if !self.options.faults && !self.has_moves {
