@@ -18,7 +18,7 @@
 //! | allocations of space | 1 | none |
 //! | checksums | 256, outside of the lock | none |
 //! | index values | 4 of 300 bytes | none, unless the object grew or a hole was filled |
-//! | besides | a header if the object grew | a note with the block |
+//! | besides | a header if the object grew or has copies | a note with the block |
 
 use crate::edit::Edit;
 use crate::ids::{
@@ -258,6 +258,10 @@ impl WritePlan {
         self.old_blocks.supply(buffer)
     }
 
+    fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.pieces.iter().map(|piece| piece.start..piece.end)
+    }
+
     fn end(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.end)
     }
@@ -302,8 +306,8 @@ impl StorageTarget {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted),
-    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale` (being
+    /// deleted), `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
     /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
     pub fn plan_write(
         &mut self,
@@ -314,6 +318,8 @@ impl StorageTarget {
         self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, request.object)?;
+        self.orders
+            .admit(update.ordered(), plan.attempt, plan.ranges())?;
         if self.check_truncation(&update, request.truncation)? {
             zonal_types::mark!(TruncateFirst);
             let truncation = Edit::truncate_for_write(request.object, request.truncation);
@@ -408,6 +414,7 @@ impl StorageTarget {
     /// # Errors
     /// * `StaleTruncate` or `Stale`: the object was truncated or deleted since the plan.
     /// * `Superseded`: the sender has sent it again.
+    /// * `Overtaken`: it meets a change with a higher order.
     /// * `Invalid`: `payload` does not have the planned length.
     /// * `Corrupt`; errors of `kv`.
     pub fn commit_write(
@@ -445,6 +452,8 @@ impl StorageTarget {
         self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
+        let ordered = update.ordered();
+        self.orders.admit(ordered, plan.attempt, plan.ranges())?;
         if self.check_truncation(&update, plan.truncation)? {
             // Only after a deletion and a new creation of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
@@ -485,6 +494,7 @@ impl StorageTarget {
         }
         let end = plan.end();
         update.grow(end);
+        update.header.order = update.header.order.max(plan.attempt.order);
         let mut outcome = ChangeOutcome {
             allocated_delta: update.allocated_delta(),
             object_bytes: update.header.object_bytes,
@@ -492,6 +502,7 @@ impl StorageTarget {
         let mut batch = Batch::default();
         update.finish(&mut batch);
         let record = self.apply(batch)?;
+        self.orders.note(ordered, plan.attempt, plan.ranges());
         outcome.allocated_delta += self.unreported_truncations.take(plan.object);
         Ok(Committed::Done { record, outcome })
     }

@@ -233,6 +233,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
+        Plant::OrdersAreIgnored => ("copies:", Scenario::Writers),
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),

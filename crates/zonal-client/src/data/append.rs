@@ -207,14 +207,23 @@ impl<N: Net> ClientCall<'_, N> {
         let length = bytes.len() as u64;
         let pieces = self.pieces_to_write(&data, offset, length).await?;
         let mut known = all_places(&data.layout);
-        let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
+        let mut rounds = 0;
+        let mut order = self.order_of_change(file, rounds);
+        let mut all = pieces;
+        let mut left = VecDeque::from_iter(all.iter().map(|piece| (*piece, false)));
         loop {
             let Some((piece, fills)) = left.pop_front() else {
                 let late = self.late_range(file, &mut known, (offset, length)).await?;
                 if late.is_empty() {
                     break;
                 }
-                left.extend(late.into_iter().map(|piece| (piece, true)));
+                left.extend(late.iter().map(|piece| (*piece, true)));
+                all.extend(late);
+                if order == 0 {
+                    // The file had one copy when the change began.
+                    order = self.order_of_change(file, rounds);
+                    left = VecDeque::from_iter(all.iter().map(|piece| (*piece, false)));
+                }
                 continue;
             };
             let from = to_usize(piece.file_offset - offset);
@@ -245,11 +254,18 @@ impl<N: Net> ClientCall<'_, N> {
                     deadline: until.min(deadline),
                     follows_truncations: false,
                     fills,
+                    order,
                 };
                 match self
                     .storage_until(file, at, &make, part, (None, None), how)
                     .await
                 {
+                    Err(ErrorCode::Overtaken) if !self.is_over(deadline) => {
+                        rounds += 1;
+                        order = self.order_of_change(file, rounds);
+                        left = VecDeque::from_iter(all.iter().map(|piece| (*piece, false)));
+                        break None;
+                    }
                     Err(_passing) if self.net.now() >= until && !self.is_over(deadline) => {}
                     Err(ErrorCode::StaleTruncate) => {
                         let fresh = self.place_after_truncation(file, (link, append)).await?;

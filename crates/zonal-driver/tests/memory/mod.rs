@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    BackingSpace, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
-    WriteFailure,
+    BackingSpace, CopiedBytes, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost,
+    TargetNote, WriteFailure,
 };
 use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
@@ -31,6 +31,8 @@ pub const CONFIG: TargetConfig = TargetConfig {
     segments: 2,
     pending_blocks_max: 32,
 };
+/// The host's calendar, us.
+pub const NOW_US: u64 = 1_000_000;
 const TARGET: TargetId = TargetId(1);
 const CELL: CellId = CellId([7; 16]);
 
@@ -71,6 +73,8 @@ pub struct Memory {
     pub asked: RefCell<Vec<MetaRequest>>,
     /// The bytes of the copy on another target.
     pub copy: RefCell<Vec<u8>>,
+    /// The highest order of a byte of that copy.
+    pub copy_order: Cell<u64>,
     /// Texts that the host reported to people.
     pub told: RefCell<Vec<String>>,
 }
@@ -230,7 +234,7 @@ impl TargetHost for Memory {
         &self,
         _map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<Vec<u8>, ErrorCode> {
+    ) -> Result<CopiedBytes, ErrorCode> {
         let StorageRequest::Read { offset, length, .. } = request else {
             return Err(ErrorCode::Protocol);
         };
@@ -241,7 +245,12 @@ impl TargetHost for Memory {
             copy[from..end].to_vec()
         };
         self.pass(At::ReadCopy).await;
-        Ok(bytes)
+        let order = self.copy_order.get();
+        Ok(CopiedBytes { bytes, order })
+    }
+
+    fn calendar_us(&self) -> u64 {
+        NOW_US
     }
 
     fn request_checkpoint(&self) {}
