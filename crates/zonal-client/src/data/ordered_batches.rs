@@ -97,6 +97,7 @@ impl<N: Net> ClientCall<'_, N> {
         let mut sent = PlacedBatch {
             parts: Vec::new(),
             left_out,
+            unsent: Vec::new(),
             truncate_seq: data.truncate_seq,
             placed_by: data.layout.clone(),
         };
@@ -109,9 +110,13 @@ impl<N: Net> ClientCall<'_, N> {
                 sent.left_out.extend(pieces);
                 continue;
             }
-            let place = self.place_known(data.as_of, component, first.column)?;
-            let part = self.send_pieces(file, (&data, place), pieces, batch);
-            sent.parts.push(part);
+            match self.place_known(data.as_of, component, first.column) {
+                Ok(place) => {
+                    let part = self.send_pieces(file, (&data, place), pieces, batch);
+                    sent.parts.push(part);
+                }
+                Err(code) => sent.unsent.push((pieces, code)),
+            }
         }
         if let Some(of_batch) = file.state().in_flight(batch) {
             of_batch.truncate_seq = data.truncate_seq;

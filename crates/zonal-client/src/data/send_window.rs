@@ -21,7 +21,7 @@ use crate::client::ClientCall;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
-use crate::transport::retry::{both, leaves_gathered};
+use crate::transport::retry::{both, late, leaves_gathered};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -46,6 +46,8 @@ pub(crate) struct PlacedBatch<N: Net> {
     pub(crate) parts: Vec<InFlightMessage<N>>,
     /// Pieces of copies that miss changes: they follow after the others.
     pub(crate) left_out: Vec<Piece>,
+    /// Messages whose place is not known yet, and why.
+    pub(crate) unsent: Vec<(Vec<Piece>, ErrorCode)>,
     /// The last truncation known at sending.
     pub(crate) truncate_seq: u64,
     /// The layout by which the pieces were made.
@@ -230,6 +232,7 @@ impl<N: Net> ClientCall<'_, N> {
                 let sent = PlacedBatch {
                     parts: std::mem::take(&mut front.parts),
                     left_out: std::mem::take(&mut front.left_out),
+                    unsent: Vec::new(),
                     truncate_seq: front.truncate_seq,
                     placed_by: std::mem::take(&mut front.placed_by),
                 };
@@ -258,19 +261,20 @@ impl<N: Net> ClientCall<'_, N> {
         sent: PlacedBatch<N>,
     ) -> Result<(), ErrorCode> {
         let deadline = self.deadline();
-        let mut next = sent;
+        let (mut next, mut done) = (sent, Ok(()));
         for rounds in 1.. {
-            self.finish_round(file, batch, next).await?;
+            done = both(done, self.finish_round(file, batch, next).await);
             match self.send_overtaken(file, batch, (rounds, deadline)).await {
                 Ok(Some(sent)) => next = sent,
                 Ok(None) => break,
                 Err(code) => {
                     let whole = pieces_of_runs(batch);
-                    return self.note_outcome(file, &whole, (batch, 1), Err(code));
+                    let noted = self.note_outcome(file, &whole, (batch, 1), Err(late(code)));
+                    return both(done, noted);
                 }
             }
         }
-        Ok(())
+        done
     }
 
     /// Takes the replies to the first batch in flight, then reaches copies that get it after the
@@ -283,6 +287,14 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut left_out = sent.left_out;
         let mut done = Ok(());
+        for (pieces, code) in sent.unsent {
+            let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
+            if is_left_out(&outcome) {
+                left_out.extend(pieces.iter().copied());
+            }
+            let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
+            done = both(done, noted.await);
+        }
         for part in sent.parts {
             let InFlightMessage {
                 pieces,
@@ -308,17 +320,21 @@ impl<N: Net> ClientCall<'_, N> {
             let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
             done = both(done, noted.await);
         }
-        done?;
         match self.late_pieces(file, batch, &sent.placed_by).await {
-            Ok(late) => {
-                left_out.extend(late);
-                self.fill_left_out(file, left_out, batch).await
-            }
+            Ok(late) => left_out.extend(late),
             Err(code) => {
                 let whole = pieces_of_runs(batch);
-                self.note_outcome(file, &whole, (batch, 1), Err(code))
+                return both(done, self.note_outcome(file, &whole, (batch, 1), Err(code)));
             }
         }
+        let filled = match done {
+            // They must not get there before the others, nor never.
+            Err(code) if leaves_gathered(code) && !left_out.is_empty() => {
+                self.note_outcome(file, &left_out, (batch, 1), Err(code))
+            }
+            _ => self.fill_left_out(file, left_out, batch).await,
+        };
+        both(done, filled)
     }
 
     /// Writes the pieces of copies that missed changes, and are being filled by now.
