@@ -466,9 +466,13 @@ mod tests {
         });
         let there = PayloadAt::Region { offset: 9 };
         let bad = [
-            // A guard of a reply.
+            // A guard of a reply, and its order.
             Header {
                 is_guarded: true,
+                ..request.reply()
+            },
+            Header {
+                order: 1,
                 ..request.reply()
             },
             // A room without bytes, in a reply, beside a payload.
