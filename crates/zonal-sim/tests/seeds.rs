@@ -92,6 +92,9 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "FillOvertaken",
         "DamageRepaired",
         "SecondCopyAsked",
+        // Of the scenario `writers` (tests/writers.rs).
+        "ChangeOvertaken",
+        "OvertakenSentAgain",
         // Of the scenario `drains` (tests/drains.rs).
         "ObjectRelocated",
         "LatePlaceChanged",

@@ -9,63 +9,70 @@ mod cell;
 mod copied_files;
 mod native_files;
 
-use cell::{Cell, code, said};
-use copied_files::{SHAPE, connect, make_dir};
+use cell::{Cell, code, kill, said, zonal};
+use copied_files::{NODES, SHAPE, connect, make_dir};
 use native_files::read;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use zonal_native::{Native, OpenOptions, User};
 
 /// How long the clients write.
-const WRITES_FOR: Duration = Duration::from_secs(4);
+const WRITES_FOR: Duration = Duration::from_secs(6);
 const CLIENTS: u64 = 3;
 const FILES: [&str; 2] = ["/twice/f", "/thrice/f"];
 const BLOCK: u64 = 4_096;
-/// Blocks that all clients write, behind the bytes that the shard keeps. They lie in two stripe
-/// units.
-const BLOCKS: u64 = 8;
-const FIRST: u64 = 14;
+/// Blocks that all clients write, behind the bytes that the shard keeps. Only the last writes of a
+/// block show a difference: so there are many, each written a few times.
+const BLOCKS: u64 = 500;
+const FIRST: u64 = 1;
 
-/// Numbers from a seed.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695);
-        (self.0 >> 33) % bound
-    }
+/// The turns of all clients: each writes the same block.
+struct Turns {
+    begin: Barrier,
+    is_over: AtomicBool,
 }
 
-/// Writes blocks, odd ranges and holes of all files, and flushes each.
-fn write_for_a_while(native: &Native, client: u64) -> u64 {
+/// Writes blocks, odd ranges and holes, in each turn the same ones as the others at the same time.
+fn write_in_turns(native: &Native, client: u64, turns: &Turns) -> u64 {
     let user = User::root();
     let options = || OpenOptions::new().write(true).create(0o644);
     let files = FILES.map(|path| native.open(&user, path, options()).unwrap());
-    let mut numbers = Numbers(client);
     let over = Instant::now() + WRITES_FOR;
-    let mut writes = 0;
-    while Instant::now() < over {
-        let file = &files[usize::try_from(numbers.below(2)).unwrap()];
-        let at = (FIRST + numbers.below(BLOCKS)) * BLOCK;
-        let byte = u8::try_from(1 + client * 80 + writes % 80).unwrap();
-        match numbers.below(10) {
-            0..6 => file.pwrite(at, &[byte; 4_096]).unwrap(),
-            6..9 => {
-                let length = usize::try_from(1 + numbers.below(9_000)).unwrap();
-                file.pwrite(at + numbers.below(BLOCK), &vec![byte; length])
-                    .unwrap();
+    for turn in 0.. {
+        if client == 0 && Instant::now() >= over {
+            turns.is_over.store(true, Ordering::SeqCst);
+        }
+        turns.begin.wait();
+        if turns.is_over.load(Ordering::SeqCst) {
+            for file in files {
+                file.close().unwrap();
             }
-            _ => file.punch(at + numbers.below(100), BLOCK).unwrap(),
+            return turn;
+        }
+        let file = &files[usize::try_from(turn % 2).unwrap()];
+        let at = (FIRST + turn / 2 % BLOCKS) * BLOCK;
+        let byte = u8::try_from(1 + client * 80 + turn % 80).unwrap();
+        match (turn / 2 + client) % 10 {
+            0..7 => file.pwrite(at, &[byte; 4_096]).unwrap(),
+            7..9 => file.pwrite(at + 77 * client, &[byte; 5_001]).unwrap(),
+            _ => file.punch(at + 100 * client, BLOCK).unwrap(),
         }
         file.flush().unwrap();
-        writes += 1;
+        turns.begin.wait();
     }
-    for file in files {
-        file.close().unwrap();
+    0
+}
+
+/// What clients read while these nodes are away.
+fn read_without(cell: &Cell, away: &[&str], path: &str) -> Vec<u8> {
+    for node in away {
+        kill(cell.pid(node), "KILL");
     }
-    writes
+    let bytes = read(&connect(cell), path).unwrap();
+    let up = cell.up_as(zonal(), SHAPE, &["--no-key"]);
+    assert_eq!(code(&up), 0, "{}", said(&up));
+    bytes
 }
 
 #[test]
@@ -74,26 +81,50 @@ fn copies_are_equal_after_writers_of_the_same_blocks() {
     let native = connect(&cell);
     make_dir(&native, "/twice", "copies:2");
     make_dir(&native, "/thrice", "copies:3");
+    let length = usize::try_from((FIRST + BLOCKS + 2) * BLOCK).unwrap();
     for path in FILES {
-        native_files::write(&native, path, &vec![7; 200_000]);
+        native_files::write(&native, path, &vec![7; length]);
     }
-    let writes: u64 = std::thread::scope(|scope| {
+    let turns = Turns {
+        begin: Barrier::new(usize::try_from(CLIENTS).unwrap()),
+        is_over: AtomicBool::new(false),
+    };
+    let count = std::thread::scope(|scope| {
         let begun: Vec<_> = (0..CLIENTS)
             .map(|client| {
-                let native = connect(&cell);
-                scope.spawn(move || write_for_a_while(&native, client))
+                let (native, turns) = (connect(&cell), &turns);
+                scope.spawn(move || write_in_turns(&native, client, turns))
             })
             .collect();
-        begun.into_iter().map(|thread| thread.join().unwrap()).sum()
+        begun.into_iter().map(|thread| thread.join().unwrap()).max()
     });
-    // Clients ask different copies first.
-    for path in FILES {
-        let seen: Vec<_> = (0..4)
-            .map(|_| read(&connect(&cell), path).unwrap())
-            .collect();
-        assert!(seen.iter().all(|bytes| *bytes == seen[0]), "{path}");
-    }
-    println!("{writes} writes");
+    assert!(count > Some(BLOCKS), "{count:?} turns");
+    let [twice, thrice] = FILES;
+    // Without any one node the other one of each block has to answer.
+    let all: Vec<Vec<u8>> = NODES.map(|away| read_without(&cell, &[away], twice)).into();
+    let differing = |all: &[Vec<u8>]| {
+        let blocks = (0..length).step_by(4_096);
+        let of =
+            |bytes: &[u8], at: usize| bytes.get(at..(at + 4_096).min(length)).map(<[u8]>::to_vec);
+        let differs = |at: &usize| all.iter().any(|bytes| of(bytes, *at) != of(&all[0], *at));
+        blocks.filter(differs).count()
+    };
+    assert_eq!(
+        differing(&all),
+        0,
+        "blocks differ of two copies, {count:?} turns"
+    );
+    let all: Vec<Vec<u8>> = NODES
+        .map(|left| {
+            let away: Vec<&str> = NODES.into_iter().filter(|node| *node != left).collect();
+            read_without(&cell, &away, thrice)
+        })
+        .into();
+    assert_eq!(
+        differing(&all),
+        0,
+        "blocks differ of three copies, {count:?} turns"
+    );
     let down = cell.down();
     assert_eq!(code(&down), 0, "{}", said(&down));
     let checked = cell.command(&["fsck", "--data"]).output().unwrap();

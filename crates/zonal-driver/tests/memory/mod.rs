@@ -16,8 +16,9 @@ use zonal_driver::storage::{
 };
 use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber,
-    Incarnation, KvChange, KvRead, MapVersion, NodeId, ShardId, StripeSetId, TargetId, ZoneId,
+    CellId, ClientId, ClientIdentity, Column, Component, ComponentKind, DataId, Epoch, ErrorCode,
+    Fence, FileData, HolderNumber, Incarnation, Ino, KvChange, KvRead, Layout, LayoutGen,
+    MapVersion, NodeId, Redundancy, ShardId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::{
     Header, JoinTarget, MetaReply, MetaRequest, ObjectRef, Service, StorageReply, StorageRequest,
@@ -340,6 +341,19 @@ pub async fn ask_guarded(
     ask_with(driven, header, request, payload).await
 }
 
+/// A change of a file with copies, by a client with its order.
+pub async fn ask_ordered(
+    driven: &Driven,
+    (client, order): (u64, u64),
+    request: StorageRequest,
+    payload: Vec<u8>,
+) -> Answer {
+    let mut header = Header::request(Service::Storage, CELL);
+    header.order = order;
+    header.identity = ClientIdentity::first(ClientId(client));
+    ask_with(driven, header, request, payload).await
+}
+
 /// A map in which this target is alone in a set.
 pub fn map_with_target() -> ZoneMap {
     ZoneMap::new(CELL)
@@ -353,6 +367,44 @@ pub fn map_with_two_targets() -> ZoneMap {
     let own = join(1, Some(ShardId(0)));
     let map = ZoneMap::new(CELL).edited(&[own]).unwrap().unwrap();
     map.edited(&[join(2, None)]).unwrap().unwrap()
+}
+
+/// A file with a copy on this target, and one on target 2 with these bytes. Returns the shard's
+/// answer about it.
+pub fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaReply {
+    let map = map_with_two_targets();
+    let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
+    let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
+    let component = Component {
+        kind: ComponentKind::Striped,
+        start: 0,
+        end: u64::MAX,
+        data_id: DataId(1),
+        zone: ZoneId(1),
+        set: set.id,
+        start_column: Column(own.unwrap() as u16),
+        count: 1,
+        unit: 1 << 20,
+        span: 0,
+        redundancy: Redundancy::Copies { copies: 2, step: 1 },
+        relocations: Vec::new(),
+    };
+    let data = FileData {
+        layout: Layout {
+            layout_gen: LayoutGen(1),
+            components: vec![component],
+            stale,
+        },
+        as_of: map.version,
+        truncate_seq: 0,
+        truncate_size: 0,
+    };
+    let host = driven.host();
+    host.map.replace(Some(Arc::new(map)));
+    host.fences.replace(Some((Vec::new(), true)));
+    host.copy.replace(copy);
+    let files = vec![(Ino(5), data)];
+    MetaReply::Files { files, next: None }
 }
 
 fn join(number: u8, shard: Option<ShardId>) -> MapEdit {
@@ -376,7 +428,7 @@ async fn ask_with(
     request: StorageRequest,
     payload: Vec<u8>,
 ) -> Answer {
-    if request.object().is_some() {
+    if request.object().is_some() && header.identity == ClientIdentity::default() {
         header.identity = ClientIdentity {
             client: ClientId(5),
             incarnation: Incarnation(1),
