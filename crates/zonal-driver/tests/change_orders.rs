@@ -1,5 +1,5 @@
-//! Orders of changes: a target refuses a change that meets bytes of a higher order, also after a
-//! restart and where it has filled them from another copy.
+//! Orders of changes: a target refuses a change that meets bytes of a higher order. It does so
+//! after a restart, too, and where it has filled the bytes from another copy.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,

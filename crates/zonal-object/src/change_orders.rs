@@ -7,8 +7,8 @@
 //! each copy, however their messages arrive. Order 0 has no order: the file has one copy.
 //!
 //! The highest order of an object is in its header, and lasts. The orders of its ranges are in
-//! memory only: they spare changes that do not meet a refusal. What is not in memory counts with
-//! the object's floor.
+//! memory only: they spare changes that do not meet a refusal. Bytes outside of these ranges count
+//! with the object's floor.
 //!
 //! Two clients may give the same order. Then the target takes the one that came first. Their
 //! orders differ once the other one has raised its own.
@@ -30,7 +30,7 @@ use zonal_types::{ClientId, ErrorCode};
 struct Known {
     end: u64,
     order: u64,
-    /// Who made it; 0: a copy had its bytes.
+    /// The client that made it; 0: unknown, as another copy had the bytes.
     client: ClientId,
 }
 

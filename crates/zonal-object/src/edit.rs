@@ -246,8 +246,8 @@ impl StorageTarget {
     /// Makes the next step of an edit, under the target's lock.
     ///
     /// # Errors
-    /// `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale` (being deleted), `NoSpace`, `Overloaded`
-    /// (as for writes), `Corrupt`.
+    /// `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale` (being deleted), `NoSpace`,
+    /// `Overloaded` (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
         edit.old_blocks.begin();
         self.fences.admit(edit.attempt.sender)?;

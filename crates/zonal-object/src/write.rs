@@ -306,9 +306,10 @@ impl StorageTarget {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale` (being
-    /// deleted), `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
-    /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale`
+    /// (being deleted), `Corrupt`. `NoSpace`: a checkpoint may help where
+    /// [`StorageTarget::reclaimable`] is not 0. `Overloaded`: a checkpoint must run first, since
+    /// there are too many pending blocks.
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,

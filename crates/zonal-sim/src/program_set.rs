@@ -218,16 +218,10 @@ impl ProgramSet {
                 }
                 Scenario::Together | Scenario::Callers | Scenario::Writers => {
                     let (which, several) = ((index, clients.len()), self.several.get());
-                    let both = (world.clone(), client.clone());
+                    let (w, c) = (world.clone(), client.clone());
                     let together = self.together.clone();
-                    let part = ConcurrentClient::new(
-                        both.0,
-                        both.1,
-                        which,
-                        several,
-                        together,
-                        rng.fork(22),
-                    );
+                    let own = rng.fork(22);
+                    let part = ConcurrentClient::new(w, c, which, several, together, own);
                     let fate = ClientFaults {
                         is_impatient: self.faults && rng.chance(IMPATIENT),
                         is_killed: self.faults && self.scenario == Scenario::Callers,

@@ -188,15 +188,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         copies: 1,
         drains: false,
     };
-    let (size, scenario) = match scenario {
-        Scenario::Replicas => (replicated(size), kill_or_power(&mut rng)),
-        Scenario::Maps => (replicated(size), Scenario::Maps),
-        Scenario::Moves => moved(size, &mut rng),
-        Scenario::Copies => copied(size, &mut rng),
-        Scenario::Drains => drained(size, &mut rng),
-        Scenario::Writers => writers(size, &mut rng),
-        scenario => (size, scenario),
-    };
+    let (size, scenario) = cell_and_programs(size, scenario, &mut rng);
     let has_power = |rng: &mut SimRng| match scenario {
         Scenario::Maps => rng.chance(500),
         scenario => scenario == Scenario::Power,
@@ -242,6 +234,19 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     }
     report.coverage.marks = crate::coverage_marks::end();
     report
+}
+
+/// The cell of a scenario, and the scenario whose programs it has.
+fn cell_and_programs(size: CellSize, scenario: Scenario, rng: &mut SimRng) -> (CellSize, Scenario) {
+    match scenario {
+        Scenario::Replicas => (replicated(size), kill_or_power(rng)),
+        Scenario::Maps => (replicated(size), Scenario::Maps),
+        Scenario::Moves => moved(size, rng),
+        Scenario::Copies => copied(size, rng),
+        Scenario::Drains => drained(size, rng),
+        Scenario::Writers => writers(size, rng),
+        scenario => (size, scenario),
+    }
 }
 
 /// Leaves a shard with replicas time for elections.

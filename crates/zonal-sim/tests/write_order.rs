@@ -1,8 +1,12 @@
-//! Cost of the order of writes to files with copies: nothing where writers do not meet, one round
-//! more where calendars differ, few where all write one block at the same time.
+//! Cost of the order of writes to files with copies. It is nothing where writers do not meet, and
+//! one round more where calendars differ.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"
+)]
+#![expect(
+    clippy::expect_used,
+    reason = "a test may end where the cell cannot be made"
 )]
 
 #[allow(dead_code, reason = "for several test programs")]

@@ -1,5 +1,5 @@
-//! Clients that write the same blocks of a file with copies at the same time, without locks, while
-//! servers are killed, cut off, paused and drained: all copies end with the same bytes.
+//! Clients that write the same blocks of a file with copies at the same time, without locks.
+//! Servers are killed, cut off, paused and drained meanwhile. All copies end with the same bytes.
 
 #[path = "common/seed_batch.rs"]
 mod seed_batch;

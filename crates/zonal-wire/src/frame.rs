@@ -302,9 +302,10 @@ impl Header {
         })
     }
 
+    /// Whether the flags are known, and a reply has nothing that only a request has.
     fn flags_fit(&self, flags: u32) -> bool {
         let is_known = flags & !(HAS_CRC | HAS_ROOM | IS_GUARDED) == 0;
-        is_known && (self.is_request || !self.is_guarded)
+        is_known && (self.is_request || !(self.is_guarded || self.order > 0))
     }
 
     fn decode_fields(from: &mut Reader<'_>) -> Result<Self, Refused> {
@@ -341,10 +342,7 @@ impl Header {
             deadline_ms: u32::get(from)?,
             request_id: u32::get(from)?,
             trace: TraceId::get(from)?,
-            payload_crc: {
-                let crc = u32::get(from)?;
-                (flags & HAS_CRC != 0).then_some(crc)
-            },
+            payload_crc: Some(u32::get(from)?).filter(|_| flags & HAS_CRC != 0),
             payload_at: PayloadAt::Inline,
             room: None,
             order: 0,
@@ -368,7 +366,6 @@ impl Header {
             is_guarded: flags & IS_GUARDED != 0,
             ..header
         };
-        let order_fits = is_request || header.order == 0;
         // Bytes in a region are in no frame: they have no checksum here.
         let kind_fits = payload_kind == header.payload_kind()
             && (payload_kind != REGION || header.payload_crc.is_none());
@@ -377,8 +374,8 @@ impl Header {
             Some(room) => is_request && payload_bytes == 0 && room.length > 0,
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
-        let fits = header.sizes_fit() && order_fits && kind_fits && room_fits;
-        match fits && header.flags_fit(flags) && identity.is_valid() {
+        let fits = header.sizes_fit() && header.flags_fit(flags) && identity.is_valid();
+        match fits && kind_fits && room_fits {
             true => Ok(header),
             false => Err(Refused::Field),
         }

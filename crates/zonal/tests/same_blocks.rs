@@ -64,7 +64,7 @@ fn write_in_turns(native: &Native, client: u64, turns: &Turns) -> u64 {
     0
 }
 
-/// What clients read while these nodes are away.
+/// The bytes of a file, read while these nodes are away.
 fn read_without(cell: &Cell, away: &[&str], path: &str) -> Vec<u8> {
     for node in away {
         kill(cell.pid(node), "KILL");

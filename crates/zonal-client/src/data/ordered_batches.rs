@@ -1,8 +1,8 @@
-//! Order of a batch: where a copy has a later change of its bytes, the batch goes to all copies
-//! again with a higher order (docs/rfcs/2026-11-27-write-order.md).
+//! Order of a batch (docs/rfcs/2026-11-27-write-order.md). Where a copy has a later change of its
+//! bytes, the batch goes to all copies again with a higher order.
 //!
 //! A refused message changes its copy not at all or in part. The copies that took the batch have
-//! it with its old order. The next round writes the same bytes with one new order everywhere, so
+//! it with its old order. The next round writes the same bytes with one new order everywhere. So
 //! the batch or the other change is the last one at each copy.
 //!
 //! *Cost*: nothing where no writer meets another one.

@@ -252,8 +252,8 @@ impl<N: Net> ClientCall<'_, N> {
         done
     }
 
-    /// Waits for the first batch in flight. What a copy refuses by its order goes to all copies
-    /// again.
+    /// Waits for the first batch in flight. Pieces that a copy refuses by their order go to all
+    /// copies again.
     async fn finish_batch(
         &self,
         file: &File<N>,

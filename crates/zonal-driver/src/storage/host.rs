@@ -164,7 +164,7 @@ pub trait TargetHost {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> impl Future<Output = Result<CopiedBytes, ErrorCode>>;
+    ) -> impl Future<Output = Result<CopyBytes, ErrorCode>>;
 
     /// The calendar, us since 1970.
     fn calendar_us(&self) -> u64;
@@ -194,10 +194,10 @@ pub trait TargetHost {
 
 /// Bytes of another copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CopiedBytes {
+pub struct CopyBytes {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// The highest order that one of them may have.
+    /// The highest order of a change of these bytes.
     pub order: u64,
 }
 

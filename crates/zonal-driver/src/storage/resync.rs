@@ -12,7 +12,7 @@
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
-use super::{ChangeSender, CopiedBytes, Refused, TargetDriver, TargetHost, named};
+use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
@@ -244,9 +244,9 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         object: &FilledObject,
         offset: u64,
-        copied: &CopiedBytes,
+        copied: &CopyBytes,
     ) -> Result<i64, Refused> {
-        let CopiedBytes {
+        let CopyBytes {
             bytes: payload,
             order,
         } = copied;
@@ -276,7 +276,7 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(delta)
     }
 
-    /// Writes bytes of another copy with their order, unless a client changes the range of the step.
+    /// Writes bytes of another copy with their order, unless a client changes the step's range.
     pub(super) async fn write_filled(
         &self,
         object: &ObjectRef,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    BackingSpace, CopiedBytes, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost,
-    TargetNote, WriteFailure,
+    BackingSpace, CopyBytes, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
+    WriteFailure,
 };
 use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
@@ -235,7 +235,7 @@ impl TargetHost for Memory {
         &self,
         _map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<CopiedBytes, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let StorageRequest::Read { offset, length, .. } = request else {
             return Err(ErrorCode::Protocol);
         };
@@ -247,7 +247,7 @@ impl TargetHost for Memory {
         };
         self.pass(At::ReadCopy).await;
         let order = self.copy_order.get();
-        Ok(CopiedBytes { bytes, order })
+        Ok(CopyBytes { bytes, order })
     }
 
     fn calendar_us(&self) -> u64 {

@@ -1,3 +1,5 @@
+//! Tests of the orders of ranges: single changes, and properties of many.
+
 use super::*;
 use crate::ids::Sender;
 use proptest::prelude::*;
@@ -30,6 +32,10 @@ fn fill(order: u64) -> ChangeAttempt {
         is_fill: true,
         ..by(0, order)
     }
+}
+
+fn one_byte(at: u64) -> impl Iterator<Item = Range<u64>> {
+    std::iter::once(at..at + 1)
 }
 
 /// One object with its header's order.
@@ -121,20 +127,21 @@ fn filled_bytes_raise_orders_and_lower_none() {
 fn the_lowest_order_is_forgotten_first() {
     let mut orders = ChangeOrders::with_bound(3);
     for (number, order) in [(1, 30), (2, 10), (2, 40), (1, 20)] {
-        let range = order..order + 1;
-        orders.note((object(number), 5), by(1, order), [range]);
+        orders.note((object(number), 5), by(1, order), one_byte(order));
     }
     assert_eq!(orders.by_order.len(), 3);
-    let admits = |number, stored, order, at| {
+    let admits = |orders: &ChangeOrders, number, stored, order, at| {
         let of = (object(number), stored);
-        orders.admit(of, by(2, order), [at..at + 1]).is_ok()
+        orders.admit(of, by(2, order), one_byte(at)).is_ok()
     };
-    assert!(!admits(2, 40, 10, 900), "its floor rose");
-    assert!(admits(2, 40, 11, 900));
-    assert!(admits(1, 30, 6, 900), "another object keeps its floor");
-    let mut orders = orders;
+    assert!(!admits(&orders, 2, 40, 10, 900), "its floor rose");
+    assert!(admits(&orders, 2, 40, 11, 900));
+    assert!(
+        admits(&orders, 1, 30, 6, 900),
+        "another object keeps its floor"
+    );
     for order in 50..53 {
-        orders.note((object(3), 0), by(1, order), [order..order + 1]);
+        orders.note((object(3), 0), by(1, order), one_byte(order));
     }
     assert_eq!(orders.objects.len(), 1);
 }
@@ -202,8 +209,8 @@ proptest! {
         }
     }
 
-    /// Two copies that take the same changes in any order end with the same bytes, where a change
-    /// that is refused goes to both again with a higher order.
+    /// Two copies that take the same changes in any order end with the same bytes. A change that is
+    /// refused goes to both again with a higher order.
     #[test]
     fn two_copies_end_alike(
         changes in proptest::collection::vec((0..16_u64, 1..9_u64), 2..8),

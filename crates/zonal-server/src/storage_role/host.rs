@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::{Checkpoint, DiskError, Engine, LogRoom, Lsn, Segments};
 use zonal_driver::storage::{
-    BackingSpace, CopiedBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
+    BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
 };
 use zonal_net::ReplyBuilder;
 use zonal_object::EffectRecord;
@@ -136,11 +136,11 @@ impl TargetHost for TargetDisk {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<CopiedBytes, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let read = self.peers.read_object(map, request);
         let (reply, payload) = read.map_err(|error| error.code())?;
         match reply {
-            StorageReply::Read { order, .. } => Ok(CopiedBytes {
+            StorageReply::Read { order, .. } => Ok(CopyBytes {
                 bytes: payload,
                 order,
             }),

@@ -3,7 +3,7 @@
 use super::{MapCell, failed};
 use crate::net::{Network, SimRequest};
 use std::rc::Rc;
-use zonal_driver::storage::CopiedBytes;
+use zonal_driver::storage::CopyBytes;
 use zonal_meta::Now;
 use zonal_types::{Codec, ErrorCode, NodeId, ShardId, TargetId, TraceId};
 use zonal_wire::{
@@ -125,7 +125,7 @@ impl PeerCalls {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<CopiedBytes, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let (address, epoch) = request
             .object()
             .and_then(|object| {
@@ -143,7 +143,7 @@ impl PeerCalls {
             .await
             .ok_or(ErrorCode::Unreachable)?;
         match StorageReply::from_bytes(&body) {
-            Ok(StorageReply::Read { order, .. }) => Ok(CopiedBytes {
+            Ok(StorageReply::Read { order, .. }) => Ok(CopyBytes {
                 bytes: payload,
                 order,
             }),

@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::storage::{
-    BackingSpace, CopiedBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
+    BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
 };
 use zonal_object::EffectRecord;
 use zonal_types::limits::TARGET_LEASE_MS;
@@ -164,10 +164,10 @@ impl TargetHost for SimDisk {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<CopiedBytes, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let read = self.line.read_object(map, request).await;
         match self.plant {
-            Plant::FillsAreEmpty => read.map(|_copied| CopiedBytes::default()),
+            Plant::FillsAreEmpty => read.map(|_copied| CopyBytes::default()),
             _ => read,
         }
     }
