@@ -254,16 +254,16 @@ impl StorageTarget {
         self.attempts.admit(edit.object, edit.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         let object_bytes = update.header.object_bytes;
-        if edit.is_ordered() {
-            let ranges = [edit.range.clone()];
-            self.orders.admit(update.ordered(), edit.attempt, ranges)?;
-        }
         let behind = match self.check_truncation(&update, edit.truncation) {
             Err(ErrorCode::StaleTruncate) if edit.kind == Kind::Truncate => {
                 return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
             }
             result => result?,
         };
+        if edit.is_ordered() {
+            let ranges = [edit.range.clone()];
+            self.orders.admit(update.ordered(), edit.attempt, ranges)?;
+        }
         let first_truncation =
             edit.kind == Kind::Truncate && !update.exists() && edit.truncation.seq > 0;
         if !update.exists() {

@@ -319,13 +319,13 @@ impl StorageTarget {
         self.fences.admit(request.attempt.sender)?;
         self.attempts.admit(request.object, request.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, request.object)?;
-        self.orders
-            .admit(update.ordered(), plan.attempt, plan.ranges())?;
         if self.check_truncation(&update, request.truncation)? {
             zonal_types::mark!(TruncateFirst);
             let truncation = Edit::truncate_for_write(request.object, request.truncation);
             return Ok(WriteDecision::TruncateFirst(truncation));
         }
+        self.orders
+            .admit(update.ordered(), plan.attempt, plan.ranges())?;
         Self::find_bases(&mut update, &mut plan)?;
         let large_units = plan.large_units();
         let small_units = plan.small.len() as u64;
@@ -453,12 +453,12 @@ impl StorageTarget {
         self.fences.admit(plan.attempt.sender)?;
         self.attempts.admit(plan.object, plan.attempt)?;
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, plan.object)?;
-        let ordered = update.ordered();
-        self.orders.admit(ordered, plan.attempt, plan.ranges())?;
         if self.check_truncation(&update, plan.truncation)? {
             // Only after a deletion and a new creation of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
+        let ordered = update.ordered();
+        self.orders.admit(ordered, plan.attempt, plan.ranges())?;
         if !update.exists() {
             update.header.truncate_seq = plan.truncation.seq;
         }
