@@ -225,7 +225,7 @@ impl ProgramSet {
                     let fate = ClientFaults {
                         is_impatient: self.faults && rng.chance(IMPATIENT),
                         is_killed: self.faults && self.scenario == Scenario::Callers,
-                        only_writes: self.scenario == Scenario::Writers,
+                        shares_blocks: self.scenario == Scenario::Writers,
                     };
                     spawn(world, index, part.play(steps / 6, fate));
                 }

@@ -59,8 +59,9 @@ pub struct ClientFaults {
     pub is_impatient: bool,
     /// Callers of the client are killed now and then while they wait.
     pub is_killed: bool,
-    /// The client writes and reads, and appends and truncates nothing: all write the same blocks.
-    pub only_writes: bool,
+    /// The client appends nothing, and all write the same blocks: an append that is given up may
+    /// leave bytes at some copies only.
+    pub shares_blocks: bool,
 }
 
 impl ClientFaults {
@@ -254,7 +255,7 @@ impl ConcurrentClient {
     }
 
     async fn step(&mut self) -> Outcome {
-        if self.fate.only_writes {
+        if self.fate.shares_blocks {
             return self.write_or_read().await;
         }
         let (doing, done) = match self.rng.below(100) {
@@ -273,10 +274,11 @@ impl ConcurrentClient {
         done.or_else(|code| self.forgive(doing, code, may_fail))
     }
 
-    /// A step of a client that only writes and reads.
+    /// A step of a client that appends nothing.
     async fn write_or_read(&mut self) -> Outcome {
         let (doing, done) = match self.rng.below(100) {
-            0..45 => ("write", self.write().await),
+            0..10 => ("truncate", self.truncate().await),
+            10..45 => ("write", self.write().await),
             45..55 => ("scattered writes", self.scatter().await),
             55..75 => ("flush", self.flush().await),
             75..85 => ("close", self.close().await),
@@ -298,7 +300,7 @@ impl ConcurrentClient {
 
     fn place(&mut self) -> u64 {
         let near = self.rng.below(33);
-        if self.fate.only_writes {
+        if self.fate.shares_blocks {
             return self.block() + [0, 0, near][self.rng.below(3) as usize];
         }
         match self.rng.below(10) {
@@ -316,7 +318,7 @@ impl ConcurrentClient {
     }
 
     fn length(&mut self) -> usize {
-        if self.fate.only_writes {
+        if self.fate.shares_blocks {
             let most = [4_096, 4_096, 80, 12_000, 80_000][self.rng.below(5) as usize];
             return if self.rng.chance(400) {
                 4_096
