@@ -71,8 +71,8 @@ pub enum Scenario {
     /// The programs of `Copies`, also on files with one copy, while targets are drained, and some
     /// are lost for good.
     Drains,
-    /// One file with copies whose blocks all clients write at the same time, without locks, and
-    /// truncate; in some runs while targets are drained.
+    /// One file with copies whose blocks all clients write at the same time, without locks; in some
+    /// runs while targets are drained.
     Writers,
 }
 

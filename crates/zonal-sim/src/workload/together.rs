@@ -59,8 +59,8 @@ pub struct ClientFaults {
     pub is_impatient: bool,
     /// Callers of the client are killed now and then while they wait.
     pub is_killed: bool,
-    /// The client appends nothing, and all write the same blocks: an append that is given up may
-    /// leave bytes at some copies only.
+    /// All write the same blocks. The client appends and truncates nothing: what is given up of an
+    /// append may be left at some copies only.
     pub shares_blocks: bool,
 }
 
@@ -274,11 +274,10 @@ impl ConcurrentClient {
         done.or_else(|code| self.forgive(doing, code, may_fail))
     }
 
-    /// A step of a client that appends nothing.
+    /// A step of a client that only writes and reads.
     async fn write_or_read(&mut self) -> Outcome {
         let (doing, done) = match self.rng.below(100) {
-            0..10 => ("truncate", self.truncate().await),
-            10..45 => ("write", self.write().await),
+            0..45 => ("write", self.write().await),
             45..55 => ("scattered writes", self.scatter().await),
             55..75 => ("flush", self.flush().await),
             75..85 => ("close", self.close().await),
