@@ -13,7 +13,7 @@ use crate::file::batch::{Batch, pack};
 use crate::file::{File, FileState};
 use crate::transport::net::Net;
 use zonal_layout::Piece;
-use zonal_types::{ErrorCode, FileData, Instant};
+use zonal_types::{ErrorCode, FileData, Instant, Layout};
 
 impl<N: Net> FileState<N> {
     /// Notes pieces of a batch in flight that a copy refused by their order.
@@ -64,6 +64,21 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) fn begin_order(&self, data: &FileData, batch: &Batch) {
         if data.layout.has_copies() {
             batch.set_order(self.next_order(0));
+        }
+    }
+
+    /// Notes the whole batch for another round where the layout has changed since its pieces were
+    /// made. A copy that took a piece early may have been out since, and filled from one that did
+    /// not have the piece yet.
+    pub(crate) fn note_moved(&self, file: &File<N>, batch: &Batch, placed_by: &Layout) {
+        let mut state = file.state();
+        if state.data.layout.layout_gen == placed_by.layout_gen {
+            return;
+        }
+        if let Some(of_batch) = state.in_flight(batch) {
+            let runs = batch.runs().iter();
+            let ranges = runs.map(|(at, run)| (*at, run.len() as u64));
+            of_batch.overtaken.extend(ranges);
         }
     }
 

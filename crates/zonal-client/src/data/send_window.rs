@@ -334,6 +334,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
             _ => self.fill_left_out(file, left_out, batch).await,
         };
+        self.note_moved(file, batch, &sent.placed_by);
         both(done, filled)
     }
 
