@@ -8,6 +8,7 @@ pub(crate) mod call;
 pub(crate) mod known_capacities;
 pub(crate) mod map;
 pub(crate) mod options;
+pub(crate) mod order_clock;
 pub(crate) mod outages;
 pub(crate) mod owner;
 pub(crate) mod placement;
@@ -48,6 +49,7 @@ pub struct Cell<N: Net> {
     pub(crate) known_capacities: known_capacities::KnownCapacities,
     /// Number of this client's incarnation.
     pub(crate) incarnation: AtomicU32,
+    pub(crate) order_clock: order_clock::OrderClock,
     pub(crate) traffic: ZoneTraffic,
     traces: AtomicU64,
     caches: AtomicBool,
@@ -62,6 +64,7 @@ impl<N: Net> Cell<N> {
             map: CachedMap::new(options.cell),
             outages: ReportedOutages::default(),
             caches: AtomicBool::new(options.cache),
+            order_clock: order_clock::OrderClock::default(),
             traffic: ZoneTraffic::new(options.zone),
             options,
             links: Mutex::new(BTreeMap::new()),

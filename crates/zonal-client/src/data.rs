@@ -9,6 +9,7 @@ mod flush;
 mod gathered_appends;
 mod inline_data;
 mod open_files;
+mod ordered_batches;
 mod privileges;
 mod read;
 pub(crate) mod relocated_places;

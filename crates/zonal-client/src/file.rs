@@ -106,6 +106,8 @@ pub(crate) struct InFlightBatch<N: Net> {
     pub(crate) placed_by: Layout,
     /// The last truncation known when the batch was sent.
     pub(crate) truncate_seq: u64,
+    /// Ranges of the file that a copy refused by their order: they go to all copies again.
+    pub(crate) overtaken: Vec<(u64, u64)>,
 }
 
 /// A message with pieces of a batch, without a reply yet.
@@ -222,6 +224,12 @@ impl<N: Net> FileState<N> {
     /// more.
     pub(crate) fn is_forfeited(&self, batch: &Batch) -> bool {
         batch.forfeits() != self.failures.forfeits()
+    }
+
+    /// A batch in flight.
+    pub(crate) fn in_flight(&mut self, batch: &Batch) -> Option<&mut InFlightBatch<N>> {
+        let mut all = self.inflight.iter_mut();
+        all.find(|of| std::ptr::eq(&raw const *of.batch, batch))
     }
 
     /// True where the shard and the targets know of every write.
@@ -343,6 +351,7 @@ impl<N: Net> FileState<N> {
             left_out: Vec::new(),
             placed_by: self.data.layout.clone(),
             truncate_seq: self.data.truncate_seq,
+            overtaken: Vec::new(),
         });
         Some(batch)
     }

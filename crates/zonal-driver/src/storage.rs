@@ -27,7 +27,7 @@ mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
-pub use host::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
+pub use host::{BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{ChangeSender, named};
 pub use resync::ResyncRound;
 pub use resync_plan::ResyncPlan;

@@ -6,19 +6,19 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a test may fail so")]
 
+#[allow(dead_code, reason = "for several test programs")]
 mod memory;
 
 use memory::{
-    At, BLOCK, Driven, Stored, ask, ask_guarded, begun, contents, delete_of, kill, map_with_target,
-    map_with_two_targets, now, object, open, read_of, write, write_at,
+    At, BLOCK, Driven, Stored, ask, ask_guarded, begun, contents, copied_file, delete_of, kill,
+    map_with_target, now, object, open, read_of, write, write_at,
 };
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::at_once;
 use zonal_types::{
-    ClientId, Column, Component, ComponentKind, DataId, Epoch, ErrorCode, Fence, FileData,
-    HolderNumber, Incarnation, Ino, Layout, LayoutGen, MapVersion, Redundancy, ShardId, TargetId,
-    ZoneId,
+    ClientId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, Ino, MapVersion, ShardId,
+    TargetId,
 };
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::MapEdit;
@@ -149,44 +149,6 @@ fn stale_file(driven: &Driven, copy: Vec<u8>) {
     let files = copied_file(driven, copy, vec![TargetId(1)]);
     let host = driven.host();
     host.shard_answers.replace([files, MetaReply::Done].into());
-}
-
-/// A file with a copy on this target, and one on target 2 with these bytes. Returns the shard's
-/// answer about it.
-fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaReply {
-    let map = map_with_two_targets();
-    let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
-    let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
-    let component = Component {
-        kind: ComponentKind::Striped,
-        start: 0,
-        end: u64::MAX,
-        data_id: DataId(1),
-        zone: ZoneId(1),
-        set: set.id,
-        start_column: Column(own.unwrap() as u16),
-        count: 1,
-        unit: 1 << 20,
-        span: 0,
-        redundancy: Redundancy::Copies { copies: 2, step: 1 },
-        relocations: Vec::new(),
-    };
-    let data = FileData {
-        layout: Layout {
-            layout_gen: LayoutGen(1),
-            components: vec![component],
-            stale,
-        },
-        as_of: map.version,
-        truncate_seq: 0,
-        truncate_size: 0,
-    };
-    let host = driven.host();
-    host.map.replace(Some(Arc::new(map)));
-    host.fences.replace(Some((Vec::new(), true)));
-    host.copy.replace(copy);
-    let files = vec![(Ino(5), data)];
-    MetaReply::Files { files, next: None }
 }
 
 #[test]

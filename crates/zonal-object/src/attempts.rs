@@ -37,7 +37,7 @@ impl Attempts {
         object: ObjectId,
         attempt: ChangeAttempt,
     ) -> Result<(), ErrorCode> {
-        let ChangeAttempt { sender, number } = attempt;
+        let ChangeAttempt { sender, number, .. } = attempt;
         let client = sender.identity.client;
         let name = (object, client, sender.holder);
         let known = self.0.get(&name).copied();
@@ -74,7 +74,11 @@ mod tests {
             identity: ClientIdentity::first(ClientId(client)),
             ..Sender::default()
         };
-        ChangeAttempt { sender, number }
+        ChangeAttempt {
+            sender,
+            number,
+            ..ChangeAttempt::default()
+        }
     }
 
     #[test]

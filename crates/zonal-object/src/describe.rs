@@ -66,7 +66,7 @@ pub fn entry(key: &[u8], value: &[u8]) -> Result<Described, ErrorCode> {
                 .with("object_bytes", header.object_bytes)
                 .with("blocks", header.blocks)
                 .with("truncate_seq", header.truncate_seq)
-                .with("version", header.version)
+                .with("order", header.order)
                 .with("deleting", header.deleting)
         }
         IndexKey::Chunk(object, number) => {

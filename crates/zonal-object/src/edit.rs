@@ -197,13 +197,24 @@ impl Edit {
         Ok(true)
     }
 
+    /// Whether it changes bytes by an order.
+    fn is_ordered(&self) -> bool {
+        self.attempt.order > 0 && matches!(self.kind, Kind::Punch | Kind::Zero)
+    }
+
     /// Ends a step: its record, its effect on allocation, and the outcome if it was the last.
     fn log(update: ObjectUpdate<'_>, last: bool) -> Logged {
+        let ordered = update.ordered();
         let delta = update.allocated_delta();
         let end = last.then_some(update.header.object_bytes);
         let mut batch = Batch::default();
         update.finish(&mut batch);
-        Logged { batch, delta, end }
+        Logged {
+            batch,
+            delta,
+            end,
+            ordered,
+        }
     }
 }
 
@@ -214,6 +225,8 @@ struct Logged {
     delta: i64,
     /// The object's length, if this is the last step.
     end: Option<u64>,
+    /// The object, and the highest order of its changes before.
+    ordered: (ObjectId, u64),
 }
 
 /// Blocks that `range` covers partly: the first, the last, both or none.
@@ -233,8 +246,8 @@ impl StorageTarget {
     /// Makes the next step of an edit, under the target's lock.
     ///
     /// # Errors
-    /// `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted), `NoSpace`, `Overloaded`
-    /// (as for writes), `Corrupt`.
+    /// `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale` (being deleted), `NoSpace`,
+    /// `Overloaded` (as for writes), `Corrupt`.
     pub fn edit_step(&mut self, kv: &dyn KvRead, edit: &mut Edit) -> Result<EditStep, ErrorCode> {
         edit.old_blocks.begin();
         self.fences.admit(edit.attempt.sender)?;
@@ -247,6 +260,10 @@ impl StorageTarget {
             }
             result => result?,
         };
+        if edit.is_ordered() {
+            let ranges = [edit.range.clone()];
+            self.orders.admit(update.ordered(), edit.attempt, ranges)?;
+        }
         let first_truncation =
             edit.kind == Kind::Truncate && !update.exists() && edit.truncation.seq > 0;
         if !update.exists() {
@@ -259,12 +276,14 @@ impl StorageTarget {
         } else {
             match edit.kind {
                 Kind::Truncate => return Ok(EditStep::Done(self.outcome(edit, object_bytes))),
-                Kind::Punch if !update.exists() => {
+                Kind::Punch if !update.exists() && !edit.is_ordered() => {
                     return Ok(EditStep::Done(self.outcome(edit, object_bytes)));
                 }
-                Kind::Punch => self
-                    .punch_step(&mut update, edit)?
-                    .map(|last| Edit::log(update, last)),
+                Kind::Punch => {
+                    update.header.order = update.header.order.max(edit.attempt.order);
+                    self.punch_step(&mut update, edit)?
+                        .map(|last| Edit::log(update, last))
+                }
                 Kind::Allocate | Kind::Zero => {
                     return self.allocate_step(kv, edit);
                 }
@@ -283,6 +302,10 @@ impl StorageTarget {
         is_truncation: bool,
     ) -> Result<EditStep, ErrorCode> {
         let record = self.apply(logged.batch)?;
+        if !is_truncation && edit.is_ordered() {
+            let ranges = [edit.range.clone()];
+            self.orders.note(logged.ordered, edit.attempt, ranges);
+        }
         if is_truncation && truncation::is_disowning(edit.truncation.seq) {
             // Nobody told the shard that it was taken.
         } else if edit.kind == Kind::Truncate {
@@ -385,6 +408,9 @@ impl StorageTarget {
         let mut update = ObjectUpdate::load(kv, &self.config, &self.pending, edit.object)?;
         if !update.exists() {
             update.header.truncate_seq = edit.truncation.seq;
+        }
+        if edit.is_ordered() {
+            update.header.order = update.header.order.max(edit.attempt.order);
         }
         let edges = edges(&range);
         let (mut needs, mut complete) = (Vec::new(), true);

@@ -55,6 +55,10 @@ pub struct ChangeAttempt {
     pub sender: Sender,
     /// Raised by the sender when it got no answer.
     pub number: u32,
+    /// By which all copies order changes; 0: the file has one copy. See `change_orders.rs`.
+    pub order: u64,
+    /// The target fills its copy with bytes of another one, which have this order at most.
+    pub is_fill: bool,
 }
 
 codec_struct! {

@@ -65,8 +65,8 @@ codec_struct! {
         blocks: u64,
         /// Reserved for snapshots: the epoch of its birth.
         birth_epoch: u64,
-        /// Reserved: version of the object.
-        version: u64,
+        /// The highest order of a change (`change_orders.rs`); 0 without copies.
+        order: u64,
         /// Deletion has begun: the object reads as absent and refuses writes.
         deleting: bool,
     }

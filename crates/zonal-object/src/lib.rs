@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod attempts;
+mod change_orders;
 pub mod check;
 pub mod checkpoint;
 pub mod chunk;

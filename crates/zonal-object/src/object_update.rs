@@ -101,6 +101,12 @@ impl<'a> ObjectUpdate<'a> {
         self.stored_header.is_some()
     }
 
+    /// The object, and the highest order of its changes so far.
+    pub fn ordered(&self) -> (ObjectId, u64) {
+        let stored = self.stored_header.as_ref();
+        (self.object, stored.map_or(0, |header| header.order))
+    }
+
     /// Chunks loaded so far.
     pub fn loaded_chunks(&self) -> usize {
         self.chunks.len()

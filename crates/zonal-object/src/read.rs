@@ -85,6 +85,8 @@ pub struct SegmentRead {
 pub struct ReadPlan {
     object: ObjectId,
     object_bytes: u64,
+    /// The highest order that a byte of the range may have.
+    order: u64,
     result: Range<usize>,
     buffer_len: usize,
     parts: Vec<Part>,
@@ -96,11 +98,18 @@ impl ReadPlan {
         Self {
             object,
             object_bytes,
+            order: 0,
             result: 0..0,
             buffer_len: 0,
             parts: Vec::new(),
             crcs: Vec::new(),
         }
+    }
+
+    /// The highest order that a byte of the range may have; 0 without copies.
+    #[must_use]
+    pub fn order(&self) -> u64 {
+        self.order
     }
 
     /// The object that is read.
@@ -275,7 +284,9 @@ impl StorageTarget {
         if length > STORAGE_IO_BYTES_MAX || offset > FILE_BYTES_MAX {
             return Err(ErrorCode::Invalid);
         }
-        let object_bytes = match read_header(kv, object)? {
+        let header = read_header(kv, object)?;
+        let stored = header.as_ref().map_or(0, |header| header.order);
+        let object_bytes = match header {
             Some(header) if header.deleting => 0,
             Some(header) if truncation.seq > header.truncate_seq => {
                 header.object_bytes.min(truncation.bytes)
@@ -284,6 +295,10 @@ impl StorageTarget {
             None => 0,
         };
         let mut plan = ReadPlan::new(object, object_bytes);
+        if stored > 0 {
+            let asked = offset..offset + length as u64;
+            plan.order = self.orders.highest((object, stored), &asked);
+        }
         let end = object_bytes.min(offset + length as u64);
         if offset >= end {
             return Ok(plan);

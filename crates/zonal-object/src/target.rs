@@ -10,6 +10,7 @@
 //! 5. A block that a record refers to is never written again.
 
 use crate::attempts::Attempts;
+use crate::change_orders::ChangeOrders;
 use crate::fences::Fences;
 use crate::ids::{BLOCK, ObjectId, TargetConfig, Truncation};
 use crate::index_value::{self, TargetRecord};
@@ -36,6 +37,7 @@ pub struct StorageTarget {
     pub(crate) deleting: BTreeSet<ObjectId>,
     pub(crate) recent_deletes: RecentDeletes,
     pub(crate) attempts: Attempts,
+    pub(crate) orders: ChangeOrders,
     pub(crate) fences: Fences,
     pub(crate) unreported_truncations: UnreportedTruncations,
     objects: u64,
@@ -97,6 +99,7 @@ impl StorageTarget {
             deleting: BTreeSet::new(),
             recent_deletes: RecentDeletes::default(),
             attempts: Attempts::default(),
+            orders: ChangeOrders::default(),
             fences: Fences::default(),
             unreported_truncations: UnreportedTruncations::default(),
             objects: 0,
@@ -203,6 +206,14 @@ impl StorageTarget {
                 truncate_seq: header.truncate_seq,
             }),
         )
+    }
+
+    /// The highest order of a change of an object.
+    ///
+    /// # Errors
+    /// `Corrupt`; errors of `kv`.
+    pub fn order_of(&self, kv: &dyn KvRead, object: ObjectId) -> Result<u64, ErrorCode> {
+        Ok(read_header(kv, object)?.map_or(0, |header| header.order))
     }
 
     /// Capacity; bytes that the next checkpoint frees count as free.

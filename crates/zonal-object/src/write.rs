@@ -18,7 +18,7 @@
 //! | allocations of space | 1 | none |
 //! | checksums | 256, outside of the lock | none |
 //! | index values | 4 of 300 bytes | none, unless the object grew or a hole was filled |
-//! | besides | a header if the object grew | a note with the block |
+//! | besides | a header if the object grew or has copies | a note with the block |
 
 use crate::edit::Edit;
 use crate::ids::{
@@ -258,6 +258,10 @@ impl WritePlan {
         self.old_blocks.supply(buffer)
     }
 
+    fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+        self.pieces.iter().map(|piece| piece.start..piece.end)
+    }
+
     fn end(&self) -> u64 {
         self.pieces.last().map_or(0, |piece| piece.end)
     }
@@ -302,9 +306,10 @@ impl StorageTarget {
     /// Plans a write: checks it and takes space.
     ///
     /// # Errors
-    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Stale` (being deleted),
-    /// `Corrupt`. `NoSpace`: a checkpoint may help where [`StorageTarget::reclaimable`] is not 0.
-    /// `Overloaded`: a checkpoint must run first, since there are too many pending blocks.
+    /// `Invalid`, `FileTooBig`, `StaleTruncate`, `Fenced`, `Superseded`, `Overtaken`, `Stale`
+    /// (being deleted), `Corrupt`. `NoSpace`: a checkpoint may help where
+    /// [`StorageTarget::reclaimable`] is not 0. `Overloaded`: a checkpoint must run first, since
+    /// there are too many pending blocks.
     pub fn plan_write(
         &mut self,
         kv: &dyn KvRead,
@@ -319,6 +324,8 @@ impl StorageTarget {
             let truncation = Edit::truncate_for_write(request.object, request.truncation);
             return Ok(WriteDecision::TruncateFirst(truncation));
         }
+        self.orders
+            .admit(update.ordered(), plan.attempt, plan.ranges())?;
         Self::find_bases(&mut update, &mut plan)?;
         let large_units = plan.large_units();
         let small_units = plan.small.len() as u64;
@@ -408,6 +415,7 @@ impl StorageTarget {
     /// # Errors
     /// * `StaleTruncate` or `Stale`: the object was truncated or deleted since the plan.
     /// * `Superseded`: the sender has sent it again.
+    /// * `Overtaken`: it meets a change with a higher order.
     /// * `Invalid`: `payload` does not have the planned length.
     /// * `Corrupt`; errors of `kv`.
     pub fn commit_write(
@@ -449,6 +457,8 @@ impl StorageTarget {
             // Only after a deletion and a new creation of the object between plan and commit.
             return Err(ErrorCode::StaleTruncate);
         }
+        let ordered = update.ordered();
+        self.orders.admit(ordered, plan.attempt, plan.ranges())?;
         if !update.exists() {
             update.header.truncate_seq = plan.truncation.seq;
         }
@@ -485,6 +495,7 @@ impl StorageTarget {
         }
         let end = plan.end();
         update.grow(end);
+        update.header.order = update.header.order.max(plan.attempt.order);
         let mut outcome = ChangeOutcome {
             allocated_delta: update.allocated_delta(),
             object_bytes: update.header.object_bytes,
@@ -492,6 +503,7 @@ impl StorageTarget {
         let mut batch = Batch::default();
         update.finish(&mut batch);
         let record = self.apply(batch)?;
+        self.orders.note(ordered, plan.attempt, plan.ranges());
         outcome.allocated_delta += self.unreported_truncations.take(plan.object);
         Ok(Committed::Done { record, outcome })
     }

@@ -209,7 +209,11 @@ fn attempt(number: u32) -> ChangeAttempt {
         identity: ClientIdentity::first(ClientId(7)),
         ..Sender::default()
     };
-    ChangeAttempt { sender, number }
+    ChangeAttempt {
+        sender,
+        number,
+        ..ChangeAttempt::default()
+    }
 }
 
 #[test]

@@ -114,6 +114,8 @@ pub struct Network {
     deaths: RefCell<BTreeMap<String, u64>>,
     coverage: RefCell<Coverage>,
     messages: Cell<u64>,
+    /// Requests to targets.
+    storage_requests: Cell<u64>,
     /// A planted bug: lent memory is used again as soon as the client has dropped it.
     pub lent_is_reused: Cell<bool>,
     /// Files whose locks a client has lost to others, and was told so.
@@ -143,6 +145,7 @@ impl Network {
             deaths: RefCell::default(),
             coverage: RefCell::default(),
             messages: Cell::new(0),
+            storage_requests: Cell::new(0),
             lent_is_reused: Cell::new(false),
             forfeited: RefCell::default(),
         }
@@ -157,6 +160,12 @@ impl Network {
     #[must_use]
     pub fn messages(&self) -> u64 {
         self.messages.get()
+    }
+
+    /// Number of requests to targets.
+    #[must_use]
+    pub fn storage_requests(&self) -> u64 {
+        self.storage_requests.get()
     }
 
     /// Sets the process that serves an address (`None`: no process).

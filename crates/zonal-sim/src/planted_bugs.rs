@@ -27,6 +27,8 @@ pub enum Plant {
     TargetIgnoresTruncation,
     /// Targets execute changes that their senders have sent again since (invariant 7; found by 3).
     AttemptsAreIgnored,
+    /// Targets make changes in the order in which they come (copies of concurrent writers).
+    OrdersAreIgnored,
     /// Shards never forget requests whose sender has given up (invariant 8).
     WaitsAreKept,
     /// Shards never delete objects at targets (invariant 9).
@@ -85,7 +87,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 35] = [
+pub const PLANTS: [(&str, Plant); 36] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -96,6 +98,7 @@ pub const PLANTS: [(&str, Plant); 35] = [
     ("truncations-forgotten", Plant::TruncationsAreForgotten),
     ("truncation-ignored", Plant::TargetIgnoresTruncation),
     ("attempts-ignored", Plant::AttemptsAreIgnored),
+    ("orders-ignored", Plant::OrdersAreIgnored),
     ("waits-kept", Plant::WaitsAreKept),
     ("deletions-lost", Plant::DeletionsAreLost),
     ("allocated-miscounted", Plant::AllocatedIsMiscounted),

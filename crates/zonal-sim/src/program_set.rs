@@ -113,9 +113,10 @@ pub async fn prepare(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
                 let made = programs.logs.make(&client, shared, &redundancy).await;
                 made.map_err(text)?;
             }
-            if matches!(programs.scenario, Scenario::Together | Scenario::Callers) {
+            if programs.scenario.is_together() {
                 let targets = world.size().targets;
-                let several = together::make(&client, dir, targets).await;
+                let layout = format!("count={targets} {redundancy}");
+                let several = together::make(&client, dir, &layout).await;
                 programs.several.set(several.map_err(text)?);
             }
         }
@@ -219,21 +220,16 @@ impl ProgramSet {
                     self.media.borrow_mut().push(program.clone());
                     spawn(world, index, run_media(program, steps));
                 }
-                Scenario::Together | Scenario::Callers => {
+                Scenario::Together | Scenario::Callers | Scenario::Writers => {
                     let (which, several) = ((index, clients.len()), self.several.get());
-                    let both = (world.clone(), client.clone());
+                    let (w, c) = (world.clone(), client.clone());
                     let together = self.together.clone();
-                    let part = ConcurrentClient::new(
-                        both.0,
-                        both.1,
-                        which,
-                        several,
-                        together,
-                        rng.fork(22),
-                    );
+                    let own = rng.fork(22);
+                    let part = ConcurrentClient::new(w, c, which, several, together, own);
                     let fate = ClientFaults {
                         is_impatient: self.faults && rng.chance(IMPATIENT),
                         is_killed: self.faults && self.scenario == Scenario::Callers,
+                        shares_blocks: self.scenario == Scenario::Writers,
                     };
                     spawn(world, index, part.play(steps / 6, fate));
                 }
@@ -389,7 +385,7 @@ impl ProgramSet {
         if self.scenario == Scenario::Appends {
             self.logs.check(&client, self.faults).await?;
         }
-        if matches!(self.scenario, Scenario::Together | Scenario::Callers) {
+        if self.scenario.is_together() {
             self.together.check(&client, self.several.get()).await?;
         }
         for program in self.durable.borrow().iter() {

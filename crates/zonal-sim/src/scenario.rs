@@ -73,10 +73,13 @@ pub enum Scenario {
     Drains,
     /// The programs of `Drains` on files with a copy in another zone, while whole zones are away.
     Zones,
+    /// One file with copies whose blocks all clients write at the same time, without locks; in some
+    /// runs while targets are drained.
+    Writers,
 }
 
 /// Names of the scenarios.
-pub const SCENARIOS: [(&str, Scenario); 16] = [
+pub const SCENARIOS: [(&str, Scenario); 17] = [
     ("any", Scenario::Any),
     ("kill", Scenario::Kill),
     ("together", Scenario::Together),
@@ -93,6 +96,7 @@ pub const SCENARIOS: [(&str, Scenario); 16] = [
     ("copies", Scenario::Copies),
     ("drains", Scenario::Drains),
     ("zones", Scenario::Zones),
+    ("writers", Scenario::Writers),
 ];
 
 impl Scenario {
@@ -112,7 +116,15 @@ impl Scenario {
 
     /// Whether several clients write one file.
     fn is_shared(self) -> bool {
-        matches!(self, Self::Together | Self::Callers | Self::Appends)
+        matches!(
+            self,
+            Self::Together | Self::Callers | Self::Appends | Self::Writers
+        )
+    }
+
+    /// Whether the clients run the program of [`crate::workload::together`].
+    pub(crate) fn is_together(self) -> bool {
+        matches!(self, Self::Together | Self::Callers | Self::Writers)
     }
 
     fn choose(self, rng: &mut SimRng) -> Self {
@@ -177,15 +189,7 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
         },
         ..CellSize::new(1, 1, 1)
     };
-    let (size, scenario) = match scenario {
-        Scenario::Replicas => (replicated(size), kill_or_power(&mut rng)),
-        Scenario::Maps => (replicated(size), Scenario::Maps),
-        Scenario::Moves => moved(size, &mut rng),
-        Scenario::Copies => copied(size, &mut rng),
-        Scenario::Drains => drained(size, &mut rng),
-        Scenario::Zones => in_two_zones(size, &mut rng),
-        scenario => (size, scenario),
-    };
+    let (size, scenario) = cell_and_programs(size, scenario, &mut rng);
     let has_power = |rng: &mut SimRng| match scenario {
         Scenario::Maps => rng.chance(500),
         scenario => scenario == Scenario::Power,
@@ -232,6 +236,20 @@ pub fn run(seed: u64, options: RunOptions) -> RunReport {
     }
     report.coverage.marks = crate::coverage_marks::end();
     report
+}
+
+/// The cell of a scenario, and the scenario whose programs it has.
+fn cell_and_programs(size: CellSize, scenario: Scenario, rng: &mut SimRng) -> (CellSize, Scenario) {
+    match scenario {
+        Scenario::Replicas => (replicated(size), kill_or_power(rng)),
+        Scenario::Maps => (replicated(size), Scenario::Maps),
+        Scenario::Moves => moved(size, rng),
+        Scenario::Copies => copied(size, rng),
+        Scenario::Drains => drained(size, rng),
+        Scenario::Zones => in_two_zones(size, rng),
+        Scenario::Writers => writers(size, rng),
+        scenario => (size, scenario),
+    }
 }
 
 /// Leaves a shard with replicas time for elections.
@@ -315,6 +333,13 @@ fn in_two_zones(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
         ..size
     };
     (size, scenario)
+}
+
+/// The cell of a run in which all clients write the same blocks.
+fn writers(size: CellSize, rng: &mut SimRng) -> (CellSize, Scenario) {
+    let of = if rng.chance(300) { drained } else { copied };
+    let (size, _programs) = of(size, rng);
+    (size, Scenario::Writers)
 }
 
 struct Run {
@@ -404,7 +429,8 @@ impl Run {
             let may_be_longer = power || media || is_shared || self.programs.has_mortal();
             placement::check(world, power, may_be_longer);
             // Some copies may have bytes that a killed or fenced client had sent.
-            if !power && !media && !is_shared && !self.programs.has_mortal() {
+            let is_known = !is_shared || self.scenario == Scenario::Writers;
+            if !power && !media && is_known && !self.programs.has_mortal() {
                 copies::check(world);
             }
             if !self.options.faults && !self.has_moves {

@@ -94,6 +94,9 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "FillOvertaken",
         "DamageRepaired",
         "SecondCopyAsked",
+        // Of the scenario `writers` (tests/writers.rs).
+        "ChangeOvertaken",
+        "OvertakenSentAgain",
         // Of the scenario `drains` (tests/drains.rs).
         "ObjectRelocated",
         "LatePlaceChanged",
@@ -235,6 +238,7 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         Plant::AllocatedIsMiscounted => ("allocated bytes; its targets hold", Scenario::Kill),
         Plant::ColumnsAreMixed => ("invariant 10", Scenario::Kill),
         Plant::CopiesAreShifted => ("copies:", Scenario::Copies),
+        Plant::OrdersAreIgnored => ("copies:", Scenario::Writers),
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),

@@ -96,6 +96,10 @@ marks! {
     TruncateFirst,
     /// A target refused a write whose sender did not know the last truncation.
     StaleTruncation,
+    /// A target refused a change that met bytes of a higher order.
+    ChangeOvertaken,
+    /// A client sent to all copies again what one of them refused by its order.
+    OvertakenSentAgain,
     /// A target planned a write again, because its base had changed.
     CommitAgain,
     /// A target refused a write to a deleted object.

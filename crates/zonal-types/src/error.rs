@@ -188,6 +188,9 @@ error_codes! {
     /// The sender's incarnation is over, and others may hold what it held. It opens its sessions
     /// again.
     Fenced = 216, EIO, "the client is fenced";
+    /// The change meets bytes of a change with a higher order. Send it to all copies again, with an
+    /// order above the target's.
+    Overtaken = 217, EIO, "a change of these bytes came first";
 }
 
 impl std::fmt::Display for ErrorCode {

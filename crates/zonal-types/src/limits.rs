@@ -172,6 +172,10 @@ limits! {
     /// Objects for which one target remembers a change that was sent again, to refuse the late
     /// copy.
     ATTEMPTS_MAX: usize = 65_536, "objects";
+    /// Ranges of objects with copies of which one target remembers the order of the last change.
+    ORDER_RANGES_MAX: usize = 65_536, "ranges";
+    /// How far ahead of a target's calendar the order of a change may be, us: a year.
+    ORDER_AHEAD_US_MAX: u64 = 31_536_000_000_000, "us";
     /// Fences of clients kept by one target.
     FENCES_MAX: usize = 65_536, "fences";
     /// How long an ending session waits for targets that do not acknowledge its fence.

@@ -30,3 +30,13 @@ codec_struct! {
         nanos: u32,
     }
 }
+
+impl Timestamp {
+    /// Whole microseconds since 1970; 0 before.
+    #[must_use]
+    pub fn micros(self) -> u64 {
+        let seconds = u64::try_from(self.seconds).unwrap_or(0);
+        let micros = seconds.saturating_mul(1_000_000);
+        micros.saturating_add(u64::from(self.nanos / 1_000))
+    }
+}

@@ -27,7 +27,7 @@
 //!     100    8 region offset      of the payload, or of the reply's room, in the region
 //!     108    4 room length        bytes of that room
 //!     112    4 incarnation        the client's; 0 where there is none
-//!     116    8 reserved           0, checked
+//!     116    8 order              of a change of a file with copies; 0: none, and in replies
 //!     124    4 header crc32c      over bytes 0..124
 //! ```
 //! Integers are little-endian. Every field is checked before anything is allocated.
@@ -168,6 +168,8 @@ pub struct Header {
     pub payload_at: PayloadAt,
     /// In a request without a payload: room for the reply's payload.
     pub room: Option<Room>,
+    /// Order of a change of a file with copies: all copies make changes by it. 0: none.
+    pub order: u64,
     /// A request about a file with copies: a target carries it out only under a lease of the
     /// manager.
     pub is_guarded: bool,
@@ -196,6 +198,7 @@ impl Header {
             payload_crc: None,
             payload_at: PayloadAt::Inline,
             room: None,
+            order: 0,
             is_guarded: false,
         }
     }
@@ -211,6 +214,7 @@ impl Header {
             payload_crc: None,
             payload_at: PayloadAt::Inline,
             room: None,
+            order: 0,
             is_guarded: false,
             ..*self
         }
@@ -273,7 +277,7 @@ impl Header {
             (None, PayloadAt::Inline) => (0_u64, 0_u32).put(&mut out),
         }
         self.identity.incarnation.put(&mut out);
-        out.resize(HEADER_BYTES - 4, 0);
+        self.order.put(&mut out);
         crc32c(&out).put(&mut out);
         let mut header = [0; HEADER_BYTES];
         header.copy_from_slice(&out);
@@ -298,9 +302,10 @@ impl Header {
         })
     }
 
+    /// Whether the flags are known, and a reply has nothing that only a request has.
     fn flags_fit(&self, flags: u32) -> bool {
         let is_known = flags & !(HAS_CRC | HAS_ROOM | IS_GUARDED) == 0;
-        is_known && (self.is_request || !self.is_guarded)
+        is_known && (self.is_request || !(self.is_guarded || self.order > 0))
     }
 
     fn decode_fields(from: &mut Reader<'_>) -> Result<Self, Refused> {
@@ -337,12 +342,10 @@ impl Header {
             deadline_ms: u32::get(from)?,
             request_id: u32::get(from)?,
             trace: TraceId::get(from)?,
-            payload_crc: {
-                let crc = u32::get(from)?;
-                (flags & HAS_CRC != 0).then_some(crc)
-            },
+            payload_crc: Some(u32::get(from)?).filter(|_| flags & HAS_CRC != 0),
             payload_at: PayloadAt::Inline,
             room: None,
+            order: 0,
             is_guarded: false,
         };
         let (offset, length) = (u64::get(from)?, u32::get(from)?);
@@ -359,10 +362,10 @@ impl Header {
             identity,
             payload_at,
             room,
+            order: u64::get(from)?,
             is_guarded: flags & IS_GUARDED != 0,
             ..header
         };
-        let reserved_clear = from.take(from.left())?.iter().all(|byte| *byte == 0);
         // Bytes in a region are in no frame: they have no checksum here.
         let kind_fits = payload_kind == header.payload_kind()
             && (payload_kind != REGION || header.payload_crc.is_none());
@@ -371,8 +374,8 @@ impl Header {
             Some(room) => is_request && payload_bytes == 0 && room.length > 0,
             None => length == 0 && (offset == 0 || (payload_kind == REGION && is_request)),
         };
-        let fits = header.sizes_fit() && reserved_clear && kind_fits && room_fits;
-        match fits && header.flags_fit(flags) && identity.is_valid() {
+        let fits = header.sizes_fit() && header.flags_fit(flags) && identity.is_valid();
+        match fits && kind_fits && room_fits {
             true => Ok(header),
             false => Err(Refused::Field),
         }
@@ -460,9 +463,13 @@ mod tests {
         });
         let there = PayloadAt::Region { offset: 9 };
         let bad = [
-            // A guard of a reply.
+            // A guard of a reply, and its order.
             Header {
                 is_guarded: true,
+                ..request.reply()
+            },
+            Header {
+                order: 1,
                 ..request.reply()
             },
             // A room without bytes, in a reply, beside a payload.

@@ -149,8 +149,9 @@ codec_enum! {
     pub enum StorageReply {
         /// The request failed.
         Failed = 0 { code: ErrorNumber, detail: String },
-        /// Payload: the bytes. `object_bytes`: length of the object.
-        Read = 1 { object_bytes: u64 },
+        /// Payload: the bytes. `object_bytes`: length of the object. `order`: the highest order of
+        /// a change of these bytes; 0 without copies.
+        Read = 1 { object_bytes: u64, order: u64 },
         /// Done. `allocated_delta`: change of the object's allocated bytes (4 KiB blocks).
         /// `verifier` changes where the target may have lost acknowledged writes.
         Written = 2 { allocated_delta: i64, object_bytes: u64, verifier: u64 },
@@ -167,6 +168,10 @@ codec_enum! {
         /// Refused (`StaleEpoch`): the slot that the sender names has another epoch. Holds
         /// the slot's target and epoch in the map of this version.
         Stale = 12 { map_version: MapVersion, set: StripeSetId, slot: u16, target: TargetId, epoch: Epoch },
+        /// Refused (`Overtaken`): the change meets bytes of a change with a higher order, or its
+        /// order is too far ahead of the target's calendar. `order`: the highest one of the object,
+        /// or that calendar. Send the change with a higher one to all copies.
+        Overtaken = 13 { order: u64 },
     }
 }
 

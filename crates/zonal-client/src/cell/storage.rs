@@ -17,7 +17,7 @@ impl<C: SessionOwner> Call<'_, C> {
         place: &TargetPlace,
         request: &StorageRequest,
     ) -> SentRequest<C::Net> {
-        self.start_numbered(self.cell().identity(), place, request, (&[], 0), 0)
+        self.start_numbered(self.cell().identity(), place, request, (&[], 0), (0, 0))
     }
 
     /// Sends a read of a file.
@@ -43,7 +43,7 @@ impl<C: SessionOwner> Call<'_, C> {
             place,
             request,
             (&[], room),
-            0,
+            (0, 0),
         )
     }
 
@@ -53,12 +53,13 @@ impl<C: SessionOwner> Call<'_, C> {
         place: &TargetPlace,
         request: &StorageRequest,
         (payload, room): (&[&[u8]], usize),
-        attempt: u32,
+        (attempt, order): (u32, u64),
     ) -> SentRequest<C::Net> {
         let mut header = self.header(Service::Storage);
         header.epoch = place.epoch;
         header.identity = identity;
         header.sequence = attempt;
+        header.order = order;
         header.is_guarded = place.is_guarded;
         let mut sent = self.start(
             &place.address,
@@ -108,6 +109,10 @@ impl<C: SessionOwner> Call<'_, C> {
                     StorageReply::Stale { map_version, .. } => {
                         self.cell().note_map_version(map_version);
                         Err(ErrorCode::StaleEpoch)
+                    }
+                    StorageReply::Overtaken { order } => {
+                        self.cell().note_order(order);
+                        Err(ErrorCode::Overtaken)
                     }
                     reply => {
                         match reply {

@@ -22,8 +22,24 @@ use std::collections::VecDeque;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
-use zonal_types::{Column, ErrorCode, FileData, Instant};
+use zonal_types::{Column, ErrorCode, FileData, Instant, TargetId};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
+
+/// The bytes of an append on their way to targets.
+struct AppendWrite<'a> {
+    bytes: &'a [u8],
+    /// Their place in the file.
+    offset: u64,
+    /// Bytes from here on are truncated.
+    end: u64,
+    /// The file as it was when the place was assigned, or after a truncation of the place.
+    data: FileData,
+    /// So long the place is surely this session's.
+    until: Instant,
+    deadline: Instant,
+    /// By which copies order the bytes; 0: the file has one copy.
+    order: u64,
+}
 
 impl<N: Net> ClientCall<'_, N> {
     /// Appends `bytes` and returns their offset.
@@ -192,81 +208,123 @@ impl<N: Net> ClientCall<'_, N> {
     pub(crate) async fn write_pieces(
         &self,
         file: &File<N>,
-        (link, append, mut data): (&Link, AppendInFlight, FileData),
+        (link, append, data): (&Link, AppendInFlight, FileData),
         bytes: &[u8],
-        mut until: Instant,
+        until: Instant,
         delta: &mut i64,
     ) -> Result<(), ErrorCode> {
         let deadline = match self.context().is_endless() {
             true => self.deadline(),
             false => self.net.now().plus_ms(self.options.deadline_ms),
         };
-        let place = append.1;
-        let offset = place.offset + u64::from(place.length) - bytes.len() as u64;
-        let mut end = offset + bytes.len() as u64;
         let length = bytes.len() as u64;
-        let pieces = self.pieces_to_write(&data, offset, length).await?;
+        let offset = append.1.offset + u64::from(append.1.length) - length;
+        let mut all = self.pieces_to_write(&data, offset, length).await?;
         let mut known = all_places(&data.layout);
-        let mut left = VecDeque::from_iter(pieces.into_iter().map(|piece| (piece, false)));
+        let mut rounds = 0;
+        let mut write = AppendWrite {
+            bytes,
+            offset,
+            end: offset + length,
+            data,
+            until,
+            deadline,
+            order: self.order_of_change(file, rounds),
+        };
+        let again = |all: &[Piece]| VecDeque::from_iter(all.iter().map(|piece| (*piece, false)));
+        let mut left = again(&all);
         loop {
             let Some((piece, fills)) = left.pop_front() else {
                 let late = self.late_range(file, &mut known, (offset, length)).await?;
                 if late.is_empty() {
-                    break;
+                    return Ok(());
                 }
-                left.extend(late.into_iter().map(|piece| (piece, true)));
+                left.extend(late.iter().map(|piece| (*piece, true)));
+                all.extend(late);
+                if write.order == 0 {
+                    // The file had one copy when the change began.
+                    write.order = self.order_of_change(file, rounds);
+                    left = again(&all);
+                }
                 continue;
             };
-            let from = to_usize(piece.file_offset - offset);
-            let at = (piece.component, piece.column);
-            let wrote = loop {
-                let length = piece.length.min(end.saturating_sub(piece.file_offset));
-                if length == 0 {
-                    break None;
+            let wrote = self.write_piece(file, (link, append), &mut write, (piece, fills));
+            match wrote.await {
+                // A copy has a later change of these bytes: all get this one again.
+                Err(ErrorCode::Overtaken) if !self.is_over(deadline) => {
+                    rounds += 1;
+                    write.order = self.order_of_change(file, rounds);
+                    left = again(&all);
                 }
-                let part = &bytes[from..from + to_usize(length)];
-                let component = &data.layout.components[piece.component];
-                // The request names the file as it was when the place was assigned, or after the
-                // truncation that left a part of the place.
-                let make = |object: ObjectRef| StorageRequest::Write {
-                    object: Self::object(&data, component, piece.column, &object),
-                    offset: piece.object_offset,
-                    sync: false,
-                    expected_version: 0,
-                    txn: 0,
-                    snap_epoch: 0,
-                };
-                let now = self.net.now();
-                if now >= until {
-                    self.still_ours(link, append).await?;
-                    until = now.plus_ms(CACHE_TERM_MS);
-                }
-                let how = Persistence {
-                    deadline: until.min(deadline),
-                    follows_truncations: false,
-                    fills,
-                };
-                match self
-                    .storage_until(file, at, &make, part, (None, None), how)
-                    .await
-                {
-                    Err(_passing) if self.net.now() >= until && !self.is_over(deadline) => {}
-                    Err(ErrorCode::StaleTruncate) => {
-                        let fresh = self.place_after_truncation(file, (link, append)).await?;
-                        end = end.min(fresh.truncate_size);
-                        data = fresh;
+                Err(ErrorCode::Overtaken) => return Err(ErrorCode::TimedOut),
+                Err(code) => return Err(code),
+                Ok(None) => {}
+                Ok(Some((reply, target))) => {
+                    if reply == StorageReply::Done && !fills {
+                        left.push_back((piece, true));
                     }
-                    wrote => break Some(wrote?),
+                    let at = (piece.component, piece.column);
+                    *delta += file.state().note_written_at(at, target, &reply);
                 }
-            };
-            if let Some((reply, _, target)) = wrote {
-                if reply == StorageReply::Done && !fills {
-                    left.push_back((piece, true));
-                }
-                *delta += file.state().note_written_at(at, target, &reply);
             }
         }
-        Ok(())
+    }
+
+    /// Writes one piece of an append. `None`: the piece is truncated.
+    async fn write_piece(
+        &self,
+        file: &File<N>,
+        (link, append): (&Link, AppendInFlight),
+        write: &mut AppendWrite<'_>,
+        (piece, fills): (Piece, bool),
+    ) -> Result<Option<(StorageReply, TargetId)>, ErrorCode> {
+        let from = to_usize(piece.file_offset - write.offset);
+        let at = (piece.component, piece.column);
+        loop {
+            let length = piece
+                .length
+                .min(write.end.saturating_sub(piece.file_offset));
+            if length == 0 {
+                return Ok(None);
+            }
+            let part = &write.bytes[from..from + to_usize(length)];
+            let component = &write.data.layout.components[piece.component];
+            // The request names the file as it was when the place was assigned, or after the
+            // truncation that left a part of the place.
+            let make = |object: ObjectRef| StorageRequest::Write {
+                object: Self::object(&write.data, component, piece.column, &object),
+                offset: piece.object_offset,
+                sync: false,
+                expected_version: 0,
+                txn: 0,
+                snap_epoch: 0,
+            };
+            let now = self.net.now();
+            if now >= write.until {
+                self.still_ours(link, append).await?;
+                write.until = now.plus_ms(CACHE_TERM_MS);
+            }
+            let how = Persistence {
+                deadline: write.until.min(write.deadline),
+                follows_truncations: false,
+                fills,
+                order: write.order,
+            };
+            match self
+                .storage_until(file, at, &make, part, (None, None), how)
+                .await
+            {
+                Err(ErrorCode::Overtaken) => return Err(ErrorCode::Overtaken),
+                Err(_passing) if self.net.now() >= write.until && !self.is_over(write.deadline) => {
+                }
+                Err(ErrorCode::StaleTruncate) => {
+                    let fresh = self.place_after_truncation(file, (link, append)).await?;
+                    write.end = write.end.min(fresh.truncate_size);
+                    write.data = fresh;
+                }
+                wrote => return wrote.map(|(reply, _, target)| Some((reply, target))),
+            }
+        }
     }
 
     /// The pieces of a range for places that are not known yet, which are known then.

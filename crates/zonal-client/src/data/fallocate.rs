@@ -6,6 +6,7 @@ use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
 use crate::transport::net::Net;
+use crate::transport::retry::late;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use zonal_basics::to_usize;
@@ -114,20 +115,22 @@ impl<N: Net> ClientCall<'_, N> {
                 zonal_layout::places(component).map(move |place| (index, component, place, false))
             })
             .collect();
+        let all: Vec<_> = left.iter().copied().collect();
         let mut known = all_places(&data.layout);
-        let mut delta = 0;
+        let (mut delta, mut rounds, deadline) = (0, 0, self.deadline());
+        let mut order = self.order_of_reserve(file, how, rounds);
         loop {
             let Some((index, component, column, fills)) = left.pop_front() else {
-                let late = file.state().late_places(&known);
-                if late.is_empty() {
+                let new = file.state().late_places(&known);
+                if new.is_empty() {
                     break;
                 }
                 let late_of = |(index, place): &(usize, Column)| {
                     let component = data.layout.components.get(*index)?;
                     Some((*index, component, *place, true))
                 };
-                left.extend(late.iter().filter_map(late_of));
-                known.extend(late);
+                left.extend(new.iter().filter_map(late_of));
+                known.extend(new);
                 continue;
             };
             let from = zonal_layout::object_bytes(component, offset, column);
@@ -137,7 +140,7 @@ impl<N: Net> ClientCall<'_, N> {
             }
             let make = |object| how.request(object, from, to - from);
             let whole = to - from <= ONE_STEP_BYTES;
-            let change = self.reserve_column(file, (index, column), &make, (whole, fills));
+            let change = self.reserve_column(file, (index, column), &make, (whole, fills, order));
             let (changed, outcome) = change.await;
             delta += changed;
             match outcome {
@@ -145,10 +148,25 @@ impl<N: Net> ClientCall<'_, N> {
                     left.push_back((index, component, column, true));
                 }
                 Ok(_changed) => {}
-                Err(code) => return (delta, Err(code)),
+                // A copy has a later change of these bytes: all get this one again.
+                Err(ErrorCode::Overtaken) if !self.is_over(deadline) => {
+                    rounds += 1;
+                    order = self.order_of_reserve(file, how, rounds);
+                    left = all.iter().copied().collect();
+                    known = all_places(&data.layout);
+                }
+                Err(code) => return (delta, Err(late(code))),
             }
         }
         (delta, Ok(()))
+    }
+
+    /// The order of a change of bytes; 0 where no byte changes, or the file has one copy.
+    fn order_of_reserve(&self, file: &File<N>, how: Reserve, rounds: u32) -> u64 {
+        match how {
+            Reserve::Allocate => 0,
+            Reserve::Punch | Reserve::Zero => self.order_of_change(file, rounds),
+        }
     }
 
     /// Changes the range in one object. Returns the change of allocated bytes, also on failure.
@@ -158,7 +176,7 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         at: (usize, Column),
         make: MakeRequest<'_>,
-        (whole, fills): (bool, bool),
+        (whole, fills, order): (bool, bool, u64),
     ) -> (i64, Result<StorageReply, ErrorCode>) {
         let before = if whole {
             None
@@ -166,8 +184,11 @@ impl<N: Net> ClientCall<'_, N> {
             self.column_allocated(file, at).await.ok()
         };
         let changed = match fills {
-            true => self.storage_fill(file, at, make, &[]).await,
-            false => self.storage_retry(file, at, make, &[], None, None).await,
+            true => self.storage_fill(file, at, make, (&[], order)).await,
+            false => {
+                self.storage_change(file, at, make, (&[], order), None)
+                    .await
+            }
         };
         let failed = match changed {
             Ok((reply, _, target)) => {

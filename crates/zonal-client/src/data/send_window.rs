@@ -21,14 +21,14 @@ use crate::client::ClientCall;
 use crate::file::batch::{Batch, length_of, pack, write_request};
 use crate::file::{File, InFlightMessage};
 use crate::transport::net::Net;
-use crate::transport::retry::{both, leaves_gathered};
+use crate::transport::retry::{both, late, leaves_gathered};
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::REGION_PAYLOAD_MIN;
-use zonal_types::{ErrorCode, FileData, TargetId};
+use zonal_types::{ErrorCode, FileData, Layout, TargetId};
 use zonal_wire::{ObjectRef, StorageReply};
 
 /// Bytes of one file in flight before a writer waits.
@@ -40,6 +40,19 @@ const HALVINGS_MAX: usize = 32;
 
 /// Outcome of a message: the reply, its target, and the last truncation known at sending.
 type Outcome = Result<(StorageReply, TargetId, u64), ErrorCode>;
+
+/// A batch that is sent, as far as it could be.
+pub(crate) struct PlacedBatch<N: Net> {
+    pub(crate) parts: Vec<InFlightMessage<N>>,
+    /// Pieces of copies that miss changes: they follow after the others.
+    pub(crate) left_out: Vec<Piece>,
+    /// Messages whose place is not known yet, and why.
+    pub(crate) unsent: Vec<(Vec<Piece>, ErrorCode)>,
+    /// The last truncation known at sending.
+    pub(crate) truncate_seq: u64,
+    /// The layout by which the pieces were made.
+    pub(crate) placed_by: Layout,
+}
 
 impl<N: Net> ClientCall<'_, N> {
     /// Pieces of the batch that was taken last. Where their placement is unknown, the batch is
@@ -107,6 +120,7 @@ impl<N: Net> ClientCall<'_, N> {
             (state.data.clone(), count)
         };
         let mut done = self.finish_oldest(file, overlapping).await;
+        self.begin_order(&data, batch);
         let mut parts = Vec::new();
         for pieces in pack(pieces) {
             let Some(first) = pieces.first() else {
@@ -164,7 +178,7 @@ impl<N: Net> ClientCall<'_, N> {
     }
 
     /// Sends one message.
-    fn send_pieces(
+    pub(crate) fn send_pieces(
         &self,
         file: &File<N>,
         (data, place): (&FileData, TargetPlace),
@@ -178,7 +192,7 @@ impl<N: Net> ClientCall<'_, N> {
         let component = &data.layout.components[component];
         let object = Self::object(data, component, column, &place);
         let request = write_request(object, &pieces);
-        let length = length_of(&pieces);
+        let (length, order) = (length_of(&pieces), batch.order());
         // Memory from which the transport need not copy, where it has some.
         let brought = (pieces.len() > 1 && length >= REGION_PAYLOAD_MIN)
             .then(|| self.net.memory(length))
@@ -187,11 +201,11 @@ impl<N: Net> ClientCall<'_, N> {
             Some(mut memory) => {
                 let packed = &mut memory[..length];
                 batch.gather_into(&pieces, packed);
-                self.start_change(file, &place, &request, &[packed])
+                self.start_change(file, &place, &request, (&[packed], order))
             }
             None => {
                 let packed = payload_of(batch, &pieces);
-                self.start_change(file, &place, &request, &[&packed])
+                self.start_change(file, &place, &request, (&[&packed], order))
             }
         };
         InFlightMessage {
@@ -210,54 +224,21 @@ impl<N: Net> ClientCall<'_, N> {
     ) -> Result<(), ErrorCode> {
         let mut done = Ok(());
         for _ in 0..count {
-            let (batch, parts, mut left_out, (truncate_seq, placed_by)) = {
+            let (batch, sent) = {
                 let mut state = file.state();
                 let Some(front) = state.inflight.front_mut() else {
                     break;
                 };
-                let parts = std::mem::take(&mut front.parts);
-                let left_out = std::mem::take(&mut front.left_out);
-                let known = (front.truncate_seq, std::mem::take(&mut front.placed_by));
-                (front.batch.clone(), parts, left_out, known)
+                let sent = PlacedBatch {
+                    parts: std::mem::take(&mut front.parts),
+                    left_out: std::mem::take(&mut front.left_out),
+                    unsent: Vec::new(),
+                    truncate_seq: front.truncate_seq,
+                    placed_by: std::mem::take(&mut front.placed_by),
+                };
+                (front.batch.clone(), sent)
             };
-            let mut of_batch = Ok(());
-            for part in parts {
-                let InFlightMessage {
-                    pieces,
-                    place,
-                    pending,
-                    ticket,
-                } = part;
-                let has_copies = file.state().data.layout.has_copies();
-                let reply = match has_copies {
-                    true => self.reply_of_copy(&place, pending, 0).await,
-                    false => self.storage_reply(&place, pending, None).await,
-                };
-                let outcome = match reply {
-                    Ok((reply, _)) => Ok((reply, place.target, truncate_seq)),
-                    Err(code) => self.rewrite(file, &pieces, &batch, Some(code)).await,
-                };
-                drop(ticket);
-                if is_left_out(&outcome) {
-                    left_out.extend(pieces.iter().copied());
-                }
-                // The first batch: all others in flight are newer.
-                let noted = self.settle_message(file, &pieces, (&batch, 1), outcome);
-                of_batch = both(of_batch, noted.await);
-            }
-            if of_batch.is_ok() {
-                of_batch = match self.late_pieces(file, &batch, &placed_by).await {
-                    Ok(late) => {
-                        left_out.extend(late);
-                        self.fill_left_out(file, left_out, &batch).await
-                    }
-                    Err(code) => {
-                        let whole = pieces_of_runs(&batch);
-                        self.note_outcome(file, &whole, (&batch, 1), Err(code))
-                    }
-                };
-            }
-            done = both(done, of_batch);
+            done = both(done, self.finish_batch(file, &batch, sent).await);
             let over = file.state().inflight.pop_front();
             if let Some(over) = over {
                 assert!(
@@ -269,6 +250,92 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         done
+    }
+
+    /// Waits for the first batch in flight. Pieces that a copy refuses by their order go to all
+    /// copies again.
+    async fn finish_batch(
+        &self,
+        file: &File<N>,
+        batch: &Batch,
+        sent: PlacedBatch<N>,
+    ) -> Result<(), ErrorCode> {
+        let deadline = self.deadline();
+        let (mut next, mut done) = (sent, Ok(()));
+        for rounds in 1.. {
+            done = both(done, self.finish_round(file, batch, next).await);
+            match self.send_overtaken(file, batch, (rounds, deadline)).await {
+                Ok(Some(sent)) => next = sent,
+                Ok(None) => break,
+                Err(code) => {
+                    let whole = pieces_of_runs(batch);
+                    let noted = self.note_outcome(file, &whole, (batch, 1), Err(late(code)));
+                    return both(done, noted);
+                }
+            }
+        }
+        done
+    }
+
+    /// Takes the replies to the first batch in flight, then reaches copies that get it after the
+    /// others.
+    async fn finish_round(
+        &self,
+        file: &File<N>,
+        batch: &Batch,
+        sent: PlacedBatch<N>,
+    ) -> Result<(), ErrorCode> {
+        let mut left_out = sent.left_out;
+        let mut done = Ok(());
+        for (pieces, code) in sent.unsent {
+            let outcome = self.rewrite(file, &pieces, batch, Some(code)).await;
+            if is_left_out(&outcome) {
+                left_out.extend(pieces.iter().copied());
+            }
+            let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
+            done = both(done, noted.await);
+        }
+        for part in sent.parts {
+            let InFlightMessage {
+                pieces,
+                place,
+                pending,
+                ticket,
+            } = part;
+            let has_copies = file.state().data.layout.has_copies();
+            let reply = match has_copies {
+                true => self.reply_of_copy(&place, pending, 0).await,
+                false => self.storage_reply(&place, pending, None).await,
+            };
+            let outcome = match reply {
+                Ok((reply, _)) => Ok((reply, place.target, sent.truncate_seq)),
+                Err(ErrorCode::Overtaken) => Err(ErrorCode::Overtaken),
+                Err(code) => self.rewrite(file, &pieces, batch, Some(code)).await,
+            };
+            drop(ticket);
+            if is_left_out(&outcome) {
+                left_out.extend(pieces.iter().copied());
+            }
+            // The first batch: all others in flight are newer.
+            let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
+            done = both(done, noted.await);
+        }
+        match self.late_pieces(file, batch, &sent.placed_by).await {
+            Ok(late) => left_out.extend(late),
+            Err(code) => {
+                let whole = pieces_of_runs(batch);
+                return both(done, self.note_outcome(file, &whole, (batch, 1), Err(code)));
+            }
+        }
+        let filled = match done {
+            // They must not get there before the others, nor never.
+            Err(code) if leaves_gathered(code) && !left_out.is_empty() => {
+                self.note_outcome(file, &left_out, (batch, 1), Err(code))
+            }
+            _ => self.fill_left_out(file, left_out, batch).await,
+        };
+        self.note_moved(file, batch, &sent.placed_by);
+        both(done, filled)
     }
 
     /// Writes the pieces of copies that missed changes, and are being filled by now.
@@ -323,6 +390,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// | outcome | action |
     /// | --- | --- |
     /// | acknowledged | counted in the report for the shard |
+    /// | `Overtaken` | kept, to be sent to all copies again |
     /// | passing error, or a killed writer | gathered again below newer bytes; the caller gets it |
     /// | other error | lost; each open of the file gets the error |
     fn note_outcome(
@@ -350,6 +418,10 @@ impl<N: Net> ClientCall<'_, N> {
             // A copy that is stale by now: the other ones have the pieces.
             Ok((StorageReply::Done, ..)) => return Ok(()),
             Ok(_other) => ErrorCode::Protocol,
+            Err(ErrorCode::Overtaken) => {
+                state.note_overtaken(batch, pieces);
+                return Ok(());
+            }
             Err(code) => code,
         };
         if leaves_gathered(code) && !state.is_forfeited(batch) {
@@ -405,12 +477,10 @@ impl<N: Net> ClientCall<'_, N> {
             write_request(object, pieces)
         };
         let bytes = payload_of(batch, pieces);
+        let sent = (&*bytes, batch.order());
         let (reply, _, target) = match fills {
-            true => self.storage_fill(file, at, &make, &bytes).await?,
-            false => {
-                self.storage_retry(file, at, &make, &bytes, None, first)
-                    .await?
-            }
+            true => self.storage_fill(file, at, &make, sent).await?,
+            false => self.storage_change(file, at, &make, sent, first).await?,
         };
         Ok((reply, target, truncate_seq.get()))
     }

@@ -25,6 +25,8 @@ pub(crate) struct Persistence {
     pub(crate) follows_truncations: bool,
     /// The copies that have all changes have this one: it may go to a copy that is being filled.
     pub(crate) fills: bool,
+    /// By which copies order the change; 0: it has no order.
+    pub(crate) order: u64,
 }
 
 /// Makes a request for an object; each attempt calls it anew.
@@ -38,11 +40,11 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         place: &TargetPlace,
         request: &StorageRequest,
-        payload: &[&[u8]],
+        (payload, order): (&[&[u8]], u64),
     ) -> SentRequest<N> {
         let attempt = file.state().attempt;
         let identity = self.identity_for(file.ino);
-        self.start_numbered(identity, place, request, (payload, 0), attempt)
+        self.start_numbered(identity, place, request, (payload, 0), (attempt, order))
     }
 
     /// Sends a request for one column and retries it until the deadline.
@@ -63,6 +65,24 @@ impl<N: Net> ClientCall<'_, N> {
             .await
     }
 
+    /// As [`Self::storage_retry`], for a change with an order. `Overtaken`: its copy has a change
+    /// with a higher one.
+    pub(crate) async fn storage_change(
+        &self,
+        file: &File<N>,
+        at: (usize, Column),
+        make: MakeRequest<'_>,
+        (payload, order): (&[u8], u64),
+        first: Option<ErrorCode>,
+    ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
+        let how = Persistence {
+            order,
+            ..self.persistence()
+        };
+        self.storage_until(file, at, make, payload, (None, first), how)
+            .await
+    }
+
     /// Sends a change for an object that was left out at first, after the other copies have it.
     /// `Done` where it is left out still.
     pub(crate) async fn storage_fill(
@@ -70,11 +90,12 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         at: (usize, Column),
         make: MakeRequest<'_>,
-        payload: &[u8],
+        (payload, order): (&[u8], u64),
     ) -> Result<(StorageReply, usize, TargetId), ErrorCode> {
         zonal_types::mark!(FillingCopyChanged);
         let how = Persistence {
             fills: true,
+            order,
             ..self.persistence()
         };
         self.storage_until(file, at, make, payload, (None, None), how)
@@ -86,6 +107,7 @@ impl<N: Net> ClientCall<'_, N> {
             deadline: self.deadline(),
             follows_truncations: true,
             fills: false,
+            order: 0,
         }
     }
 
@@ -164,7 +186,8 @@ impl<N: Net> ClientCall<'_, N> {
             let kind = (data.layout.has_copies(), choice.is_free(), attempts);
             attempts = attempts.saturating_add(1);
             let (made, out) = ((&place, &request), out.as_deref_mut());
-            match self.attempt(file, kind, made, payload, out).await {
+            let sent = (payload, how.order);
+            match self.attempt(file, kind, made, sent, out).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(code) => failed = Some(code),
             }
@@ -178,7 +201,7 @@ impl<N: Net> ClientCall<'_, N> {
         file: &File<N>,
         (has_copies, is_free, number): (bool, bool, u32),
         (place, request): (&TargetPlace, &StorageRequest),
-        payload: &[u8],
+        payload: (&[u8], u64),
         out: Option<&mut [u8]>,
     ) -> Result<(StorageReply, usize), ErrorCode> {
         if has_copies && !is_free {
@@ -195,11 +218,11 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         (place, request): (&TargetPlace, &StorageRequest),
-        payload: &[u8],
+        (payload, order): (&[u8], u64),
     ) -> SentRequest<N> {
         match payload {
-            [] => self.start_change(file, place, request, &[]),
-            payload => self.start_change(file, place, request, &[payload]),
+            [] => self.start_change(file, place, request, (&[], order)),
+            payload => self.start_change(file, place, request, (&[payload], order)),
         }
     }
 
@@ -370,7 +393,7 @@ impl<N: Net> ClientCall<'_, N> {
                 let first = self.place_known(data.as_of, component, column);
                 let first = first.map(|place| {
                     let request = make(Self::object(&data, component, column, &place));
-                    let pending = self.start_change(file, &place, &request, &[]);
+                    let pending = self.start_change(file, &place, &request, (&[], 0));
                     (place, pending)
                 });
                 started.push((index, column, first));
@@ -410,7 +433,7 @@ impl<N: Net> ClientCall<'_, N> {
                 left_out = late;
                 continue;
             };
-            match self.storage_fill(file, at, make, &[]).await {
+            match self.storage_fill(file, at, make, (&[], 0)).await {
                 Ok((StorageReply::Done, ..)) => {}
                 Ok((reply, _, target)) => {
                     // Only the main place of an object that moves counts.

@@ -8,6 +8,7 @@
 
 use crate::file::dirty_ranges::overlap;
 use crate::transport::run::Run;
+use std::sync::atomic::{AtomicU64, Ordering};
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::limits::{STORAGE_IO_BYTES_MAX, WRITE_RANGES_MAX};
@@ -27,6 +28,8 @@ pub(crate) struct Batch {
     bytes: usize,
     /// How often locks of the file had been lost when the runs were gathered.
     forfeits: u64,
+    /// By which copies order it; 0: the file has one copy.
+    order: AtomicU64,
 }
 
 impl Batch {
@@ -41,7 +44,18 @@ impl Batch {
             runs,
             bytes,
             forfeits,
+            order: AtomicU64::new(0),
         }
+    }
+
+    /// The order by which its messages are sent; 0: the file has one copy.
+    pub(crate) fn order(&self) -> u64 {
+        self.order.load(Ordering::Relaxed)
+    }
+
+    /// Sets the order of the messages that follow.
+    pub(crate) fn set_order(&self, order: u64) {
+        self.order.store(order, Ordering::Relaxed);
     }
 
     /// How often locks of the file had been lost when the runs were gathered.

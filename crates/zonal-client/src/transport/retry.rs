@@ -20,6 +20,7 @@ pub(crate) fn late(code: ErrorCode) -> ErrorCode {
         | ErrorCode::TruncateUnconfirmed
         | ErrorCode::Superseded
         | ErrorCode::Fenced
+        | ErrorCode::Overtaken
         | ErrorCode::WrongTarget => ErrorCode::TimedOut,
         other => other,
     }

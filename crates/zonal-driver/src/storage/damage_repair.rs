@@ -8,7 +8,7 @@
 //! change. So no older bytes replace newer ones.
 
 use super::resync::{own_ref, whole_refs};
-use super::{Refused, TargetDriver, TargetHost, named};
+use super::{CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use zonal_object::ObjectId;
@@ -145,11 +145,11 @@ impl<H: TargetHost> TargetDriver<H> {
             offset,
             length: u32::try_from(BLOCK_BYTES).unwrap_or(u32::MAX),
         };
-        let mut bytes = self.host.read_copy(map, &request).await?;
+        let CopyBytes { mut bytes, order } = self.host.read_copy(map, &request).await?;
         // All of the block up to the object's end is replaced, so that nothing old is needed.
         let length = zonal_basics::to_usize(length).min(BLOCK_BYTES);
         bytes.resize(length, 0);
-        match self.write_filled(own, offset, &bytes).await {
+        match self.write_filled(own, offset, (&bytes, order)).await {
             Ok(_written) => {
                 zonal_types::mark!(DamageRepaired);
                 Ok(true)

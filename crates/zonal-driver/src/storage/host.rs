@@ -156,7 +156,7 @@ pub trait TargetHost {
     ) -> impl Future<Output = Option<MetaReply>>;
 
     /// Reads an object of another target, by the slots of this map. Its target needs its lease. The
-    /// payload ends where the object ends.
+    /// bytes end where the object ends.
     ///
     /// # Errors
     /// The target's error, or that it does not answer.
@@ -164,7 +164,10 @@ pub trait TargetHost {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> impl Future<Output = Result<Vec<u8>, ErrorCode>>;
+    ) -> impl Future<Output = Result<CopyBytes, ErrorCode>>;
+
+    /// The calendar, us since 1970.
+    fn calendar_us(&self) -> u64;
 
     /// Asks for a checkpoint soon. Called under the target's mutex.
     fn request_checkpoint(&self);
@@ -187,6 +190,15 @@ pub trait TargetHost {
 
     /// Counts and logs an event.
     fn note(&self, note: TargetNote<'_>);
+}
+
+/// Bytes of another copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CopyBytes {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The highest order of a change of these bytes.
+    pub order: u64,
 }
 
 /// The buffer in which a reply's payload is made, and the connection that waits for it.

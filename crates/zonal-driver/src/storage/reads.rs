@@ -61,7 +61,7 @@ impl<H: TargetHost> TargetDriver<H> {
             if before.as_ref() == Some(&plan) {
                 return Err(self.damaged_twice(&plan).await);
             }
-            let object_bytes = plan.object_bytes();
+            let (object_bytes, order) = (plan.object_bytes(), plan.order());
             // A range of the largest length that is not aligned needs more than a payload holds.
             // Its bytes are copied once.
             if plan.buffer_len() > PAYLOAD_BYTES_MAX {
@@ -69,7 +69,10 @@ impl<H: TargetHost> TargetDriver<H> {
                 self.fill(&plan, &mut buffer).await?;
                 if let Ok(range) = plan.finish(&mut buffer) {
                     reply.room(range.len()).copy_from_slice(&buffer[range]);
-                    return Ok(StorageReply::Read { object_bytes });
+                    return Ok(StorageReply::Read {
+                        object_bytes,
+                        order,
+                    });
                 }
             } else {
                 let buffer = reply.room(plan.buffer_len());
@@ -80,7 +83,10 @@ impl<H: TargetHost> TargetDriver<H> {
                         buffer.copy_within(range, 0);
                     }
                     reply.cut(count);
-                    return Ok(StorageReply::Read { object_bytes });
+                    return Ok(StorageReply::Read {
+                        object_bytes,
+                        order,
+                    });
                 }
             }
             before = Some(plan);

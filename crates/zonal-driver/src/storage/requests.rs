@@ -2,7 +2,7 @@
 
 use super::{NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost};
 use zonal_object::{ChangeAttempt, ChangeOutcome, Delete, Edit, ObjectId, Sender, Truncation};
-use zonal_types::limits::FENCES_AT_ONCE_MAX;
+use zonal_types::limits::{FENCES_AT_ONCE_MAX, ORDER_AHEAD_US_MAX};
 use zonal_types::{ErrorCode, Fence, HolderNumber};
 use zonal_wire::{Header, ObjectRef, StorageReply, StorageRequest};
 
@@ -17,17 +17,20 @@ pub struct ChangeSender<'a> {
     /// True where the sender has hung up: nobody waits for the change, and it must not be made any
     /// more.
     pub is_gone: &'a dyn Fn() -> bool,
-    /// True for the target itself, which fills a stale copy.
-    pub fills: bool,
 }
 
 impl<'a> ChangeSender<'a> {
     /// The target itself, which fills a copy. `is_overtaken`: a client has changed the same bytes.
-    pub(super) fn filling(is_overtaken: &'a dyn Fn() -> bool) -> Self {
+    /// `order`: the highest one of the bytes.
+    pub(super) fn filling(is_overtaken: &'a dyn Fn() -> bool, order: u64) -> Self {
+        let attempt = ChangeAttempt {
+            order,
+            is_fill: true,
+            ..ChangeAttempt::default()
+        };
         Self {
-            attempt: ChangeAttempt::default(),
+            attempt,
             is_gone: is_overtaken,
-            fills: true,
         }
     }
 
@@ -133,14 +136,12 @@ impl<H: TargetHost> TargetDriver<H> {
                 let attempt = ChangeAttempt {
                     sender,
                     number: header.sequence,
+                    order: header.order,
+                    is_fill: false,
                 };
                 let is_gone = &|| reply.is_sender_gone();
-                let sender = ChangeSender {
-                    attempt,
-                    is_gone,
-                    fills: false,
-                };
-                self.change_range(sender, request, payload).await
+                let sender = ChangeSender { attempt, is_gone };
+                self.change_in_order(sender, request, payload).await
             }
             StorageRequest::Prepare { .. }
             | StorageRequest::Commit { .. }
@@ -148,6 +149,35 @@ impl<H: TargetHost> TargetDriver<H> {
             | StorageRequest::Resolve { .. }
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
+        }
+    }
+
+    /// Carries out changes of a range. One that its order refuses gets the order that it needs.
+    async fn change_in_order(
+        &self,
+        sender: ChangeSender<'_>,
+        request: &StorageRequest,
+        payload: &[u8],
+    ) -> Result<StorageReply, Refused> {
+        let order = sender.attempt.order;
+        let now = if order > 0 {
+            self.host.calendar_us()
+        } else {
+            0
+        };
+        if order > now.saturating_add(ORDER_AHEAD_US_MAX) {
+            return Ok(StorageReply::Overtaken { order: now });
+        }
+        match (
+            self.change_range(sender, request, payload).await,
+            request.object(),
+        ) {
+            (Err(refused), Some(object)) if refused.code == ErrorCode::Overtaken => {
+                let id = named(object).0;
+                let order = self.lock().order_of(self.host.store(), id)?;
+                Ok(StorageReply::Overtaken { order })
+            }
+            (changed, _) => changed,
         }
     }
 

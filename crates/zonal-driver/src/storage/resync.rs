@@ -12,7 +12,7 @@
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
-use super::{ChangeSender, Refused, TargetDriver, TargetHost, named};
+use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
@@ -222,12 +222,12 @@ impl<H: TargetHost> TargetDriver<H> {
                 offset,
                 length,
             };
-            let payload = self.host.read_copy(map, &request).await?;
-            let taken = payload.len() as u64;
+            let copied = self.host.read_copy(map, &request).await?;
+            let taken = copied.bytes.len() as u64;
             if taken == STEP_BYTES {
                 self.fills.end_at(offset + STEP_BYTES);
             }
-            match self.store_step(object, offset, &payload).await {
+            match self.store_step(object, offset, &copied).await {
                 Ok(delta) => {
                     zonal_types::mark!(CopyFilled);
                     return Ok((taken, delta));
@@ -244,10 +244,14 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         object: &FilledObject,
         offset: u64,
-        payload: &[u8],
+        copied: &CopyBytes,
     ) -> Result<i64, Refused> {
+        let CopyBytes {
+            bytes: payload,
+            order,
+        } = copied;
         let is_gone = || self.fills.is_overtaken();
-        let sender = ChangeSender::filling(&is_gone);
+        let sender = ChangeSender::filling(&is_gone, *order);
         let (id, truncation) = named(&object.own);
         let mut delta = 0_i64;
         for (range, is_hole) in parts(payload) {
@@ -257,7 +261,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 self.edit_range(punch, sender).await?
             } else {
                 let bytes = payload.get(range).unwrap_or_default();
-                self.write_filled(&object.own, at, bytes).await?
+                self.write_filled(&object.own, at, (bytes, *order)).await?
             };
             delta = delta.saturating_add(outcome.allocated_delta);
         }
@@ -272,15 +276,15 @@ impl<H: TargetHost> TargetDriver<H> {
         Ok(delta)
     }
 
-    /// Writes bytes of another copy, unless a client changes the range of the step.
+    /// Writes bytes of another copy with their order, unless a client changes the step's range.
     pub(super) async fn write_filled(
         &self,
         object: &ObjectRef,
         at: u64,
-        bytes: &[u8],
+        (bytes, order): (&[u8], u64),
     ) -> Result<ChangeOutcome, Refused> {
         let is_gone = || self.fills.is_overtaken();
-        let sender = ChangeSender::filling(&is_gone);
+        let sender = ChangeSender::filling(&is_gone, order);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
         let written = self.write(object, sender, &[(at, length)], bytes).await?;
         Ok(written.0)

@@ -111,7 +111,7 @@ impl<H: TargetHost> TargetDriver<H> {
             sender.check()?;
             match target.commit_write(self.host.store(), plan, payload)? {
                 Committed::Done { record, outcome } => {
-                    if !sender.fills {
+                    if !sender.attempt.is_fill {
                         let ranges = request.ranges.iter();
                         let wide = ranges.map(|(at, length)| *at..*at + u64::from(*length));
                         self.fills.note(request.object, wide);

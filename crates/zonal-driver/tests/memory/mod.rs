@@ -11,13 +11,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    BackingSpace, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
+    BackingSpace, CopyBytes, NotAdmitted, Refused, ReplyRoom, TargetDriver, TargetHost, TargetNote,
     WriteFailure,
 };
 use zonal_object::{EffectRecord, StorageTarget, TargetConfig};
 use zonal_types::{
-    CellId, ClientId, ClientIdentity, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber,
-    Incarnation, KvChange, KvRead, MapVersion, NodeId, ShardId, StripeSetId, TargetId, ZoneId,
+    CellId, ClientId, ClientIdentity, Column, Component, ComponentKind, DataId, Epoch, ErrorCode,
+    Fence, FileData, HolderNumber, Incarnation, Ino, KvChange, KvRead, Layout, LayoutGen,
+    MapVersion, NodeId, Redundancy, ShardId, StripeSetId, TargetId, ZoneId,
 };
 use zonal_wire::{
     Header, JoinTarget, MetaReply, MetaRequest, ObjectRef, Service, StorageReply, StorageRequest,
@@ -31,6 +32,8 @@ pub const CONFIG: TargetConfig = TargetConfig {
     segments: 2,
     pending_blocks_max: 32,
 };
+/// The host's calendar, us.
+pub const NOW_US: u64 = 1_000_000;
 const TARGET: TargetId = TargetId(1);
 const CELL: CellId = CellId([7; 16]);
 
@@ -71,6 +74,8 @@ pub struct Memory {
     pub asked: RefCell<Vec<MetaRequest>>,
     /// The bytes of the copy on another target.
     pub copy: RefCell<Vec<u8>>,
+    /// The highest order of a byte of that copy.
+    pub copy_order: Cell<u64>,
     /// Texts that the host reported to people.
     pub told: RefCell<Vec<String>>,
 }
@@ -230,7 +235,7 @@ impl TargetHost for Memory {
         &self,
         _map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<Vec<u8>, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let StorageRequest::Read { offset, length, .. } = request else {
             return Err(ErrorCode::Protocol);
         };
@@ -241,7 +246,12 @@ impl TargetHost for Memory {
             copy[from..end].to_vec()
         };
         self.pass(At::ReadCopy).await;
-        Ok(bytes)
+        let order = self.copy_order.get();
+        Ok(CopyBytes { bytes, order })
+    }
+
+    fn calendar_us(&self) -> u64 {
+        NOW_US
     }
 
     fn request_checkpoint(&self) {}
@@ -331,6 +341,19 @@ pub async fn ask_guarded(
     ask_with(driven, header, request, payload).await
 }
 
+/// A change of a file with copies, by a client with its order.
+pub async fn ask_ordered(
+    driven: &Driven,
+    (client, order): (u64, u64),
+    request: StorageRequest,
+    payload: Vec<u8>,
+) -> Answer {
+    let mut header = Header::request(Service::Storage, CELL);
+    header.order = order;
+    header.identity = ClientIdentity::first(ClientId(client));
+    ask_with(driven, header, request, payload).await
+}
+
 /// A map in which this target is alone in a set.
 pub fn map_with_target() -> ZoneMap {
     ZoneMap::new(CELL)
@@ -344,6 +367,44 @@ pub fn map_with_two_targets() -> ZoneMap {
     let own = join(1, Some(ShardId(0)));
     let map = ZoneMap::new(CELL).edited(&[own]).unwrap().unwrap();
     map.edited(&[join(2, None)]).unwrap().unwrap()
+}
+
+/// A file with a copy on this target, and one on target 2 with these bytes. Returns the shard's
+/// answer about it.
+pub fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaReply {
+    let map = map_with_two_targets();
+    let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
+    let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
+    let component = Component {
+        kind: ComponentKind::Striped,
+        start: 0,
+        end: u64::MAX,
+        data_id: DataId(1),
+        zone: ZoneId(1),
+        set: set.id,
+        start_column: Column(own.unwrap() as u16),
+        count: 1,
+        unit: 1 << 20,
+        span: 0,
+        redundancy: Redundancy::Copies { copies: 2, step: 1 },
+        relocations: Vec::new(),
+    };
+    let data = FileData {
+        layout: Layout {
+            layout_gen: LayoutGen(1),
+            components: vec![component],
+            stale,
+        },
+        as_of: map.version,
+        truncate_seq: 0,
+        truncate_size: 0,
+    };
+    let host = driven.host();
+    host.map.replace(Some(Arc::new(map)));
+    host.fences.replace(Some((Vec::new(), true)));
+    host.copy.replace(copy);
+    let files = vec![(Ino(5), data)];
+    MetaReply::Files { files, next: None }
 }
 
 fn join(number: u8, shard: Option<ShardId>) -> MapEdit {
@@ -367,7 +428,7 @@ async fn ask_with(
     request: StorageRequest,
     payload: Vec<u8>,
 ) -> Answer {
-    if request.object().is_some() {
+    if request.object().is_some() && header.identity == ClientIdentity::default() {
         header.identity = ClientIdentity {
             client: ClientId(5),
             incarnation: Incarnation(1),

@@ -7,7 +7,9 @@ use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zonal_disk::{Checkpoint, DiskError, Engine, LogRoom, Lsn, Segments};
-use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
+use zonal_driver::storage::{
+    BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
+};
 use zonal_net::ReplyBuilder;
 use zonal_object::EffectRecord;
 use zonal_types::{ErrorCode, KvChange, KvRead, MapVersion, ShardId, TargetId};
@@ -134,15 +136,22 @@ impl TargetHost for TargetDisk {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<Vec<u8>, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let read = self.peers.read_object(map, request);
         let (reply, payload) = read.map_err(|error| error.code())?;
         match reply {
-            StorageReply::Read { .. } => Ok(payload),
+            StorageReply::Read { order, .. } => Ok(CopyBytes {
+                bytes: payload,
+                order,
+            }),
             StorageReply::Failed { code, .. } => Err(code.0),
             StorageReply::Stale { .. } => Err(ErrorCode::StaleEpoch),
             _other => Err(ErrorCode::Protocol),
         }
+    }
+
+    fn calendar_us(&self) -> u64 {
+        crate::clock::wall().micros()
     }
 
     fn request_checkpoint(&self) {

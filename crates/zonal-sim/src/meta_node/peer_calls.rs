@@ -3,6 +3,7 @@
 use super::{MapCell, failed};
 use crate::net::{Network, SimRequest};
 use std::rc::Rc;
+use zonal_driver::storage::CopyBytes;
 use zonal_meta::Now;
 use zonal_types::{Codec, ErrorCode, NodeId, ShardId, TargetId, TraceId};
 use zonal_wire::{
@@ -124,7 +125,7 @@ impl PeerCalls {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<Vec<u8>, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let (address, epoch) = request
             .object()
             .and_then(|object| {
@@ -142,7 +143,10 @@ impl PeerCalls {
             .await
             .ok_or(ErrorCode::Unreachable)?;
         match StorageReply::from_bytes(&body) {
-            Ok(StorageReply::Read { .. }) => Ok(payload),
+            Ok(StorageReply::Read { order, .. }) => Ok(CopyBytes {
+                bytes: payload,
+                order,
+            }),
             Ok(StorageReply::Failed { code, .. }) => Err(code.0),
             Ok(StorageReply::Stale { .. }) => Err(ErrorCode::StaleEpoch),
             _other => Err(ErrorCode::Protocol),

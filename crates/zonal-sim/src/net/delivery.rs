@@ -27,6 +27,9 @@ impl Network {
         if twice {
             self.count(FaultKind::Duplicate);
         }
+        if request.header.service == Service::Storage {
+            self.storage_requests.set(self.storage_requests.get() + 1);
+        }
         let late_ms = self.late_ms(request, deadline_ms);
         let deaths = self.deaths_of(from);
         let group = self.servers.borrow().get(to).map(|server| server.group);

@@ -13,7 +13,9 @@ use async_lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::storage::{BackingSpace, ReplyRoom, TargetHost, TargetNote, WriteFailure};
+use zonal_driver::storage::{
+    BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure,
+};
 use zonal_object::EffectRecord;
 use zonal_types::limits::TARGET_LEASE_MS;
 use zonal_types::{ErrorCode, Instant, KvChange, KvRead, MapVersion, ShardId};
@@ -162,10 +164,10 @@ impl TargetHost for SimDisk {
         &self,
         map: &ZoneMap,
         request: &StorageRequest,
-    ) -> Result<Vec<u8>, ErrorCode> {
+    ) -> Result<CopyBytes, ErrorCode> {
         let read = self.line.read_object(map, request).await;
         match self.plant {
-            Plant::FillsAreEmpty => read.map(|_bytes| Vec::new()),
+            Plant::FillsAreEmpty => read.map(|_copied| CopyBytes::default()),
             _ => read,
         }
     }
@@ -177,6 +179,10 @@ impl TargetHost for SimDisk {
         let now = self.line.now().instant;
         let is_kept = |sent: Instant| now.ms_since(sent) < TARGET_LEASE_MS;
         lease.get().is_some_and(is_kept)
+    }
+
+    fn calendar_us(&self) -> u64 {
+        self.line.now().wall.micros()
     }
 
     fn request_checkpoint(&self) {

@@ -13,6 +13,7 @@ impl StorageNode {
     pub(super) fn plant_in(&self, header: &mut Header, request: &mut StorageRequest) {
         match self.plant {
             Plant::AttemptsAreIgnored => header.sequence = 0,
+            Plant::OrdersAreIgnored => header.order = 0,
             Plant::TargetIgnoresTruncation => change_object(request, |object| {
                 (object.truncate_seq, object.truncate_bytes) = (0, 0);
             }),
@@ -79,7 +80,11 @@ impl StorageNode {
         buffer.copy_within(range, 0);
         payload.cut(bytes);
         let object_bytes = plan.object_bytes();
-        Some(StorageReply::Read { object_bytes })
+        let order = plan.order();
+        Some(StorageReply::Read {
+            object_bytes,
+            order,
+        })
     }
 }
 

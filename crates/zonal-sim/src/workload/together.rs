@@ -52,13 +52,16 @@ pub struct SharedHistory {
     some_give_up: Cell<bool>,
 }
 
-/// Faults of a client's operations.
+/// The operations of a client, and their faults.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ClientFaults {
     /// The client soon gives up.
     pub is_impatient: bool,
     /// Callers of the client are killed now and then while they wait.
     pub is_killed: bool,
+    /// All write the same blocks. The client appends and truncates nothing: what is given up of an
+    /// append may be left at some copies only.
+    pub shares_blocks: bool,
 }
 
 impl ClientFaults {
@@ -87,12 +90,12 @@ pub struct ConcurrentClient {
     open: Option<Arc<File<SimNet>>>,
 }
 
-/// Makes the file, with small stripe units.
+/// Makes the file, with small stripe units. `layout`: the rest of its layout.
 ///
 /// # Errors
 /// An error of the cell.
-pub async fn make(client: &SimClient, dir: Ino, targets: u32) -> Result<Ino, ErrorCode> {
-    let layout = format!("unit={UNIT} count={targets}");
+pub async fn make(client: &SimClient, dir: Ino, layout: &str) -> Result<Ino, ErrorCode> {
+    let layout = format!("unit={UNIT} {layout}");
     client
         .begin()
         .setxattr(&who(), dir, b"zonal.layout", layout.as_bytes(), 0)
@@ -252,6 +255,9 @@ impl ConcurrentClient {
     }
 
     async fn step(&mut self) -> Outcome {
+        if self.fate.shares_blocks {
+            return self.write_or_read().await;
+        }
         let (doing, done) = match self.rng.below(100) {
             0..28 => ("write", self.write().await),
             28..32 => ("scattered writes", self.scatter().await),
@@ -268,6 +274,19 @@ impl ConcurrentClient {
         done.or_else(|code| self.forgive(doing, code, may_fail))
     }
 
+    /// A step of a client that only writes and reads.
+    async fn write_or_read(&mut self) -> Outcome {
+        let (doing, done) = match self.rng.below(100) {
+            0..45 => ("write", self.write().await),
+            45..55 => ("scattered writes", self.scatter().await),
+            55..75 => ("flush", self.flush().await),
+            75..85 => ("close", self.close().await),
+            85..92 => return self.read_on().await,
+            _ => return self.read().await,
+        };
+        done.or_else(|code| self.forgive(doing, code, self.fate.may_fail()))
+    }
+
     async fn opened(&mut self) -> Result<Arc<File<SimNet>>, ErrorCode> {
         if let Some(file) = &self.open {
             return Ok(file.clone());
@@ -280,6 +299,9 @@ impl ConcurrentClient {
 
     fn place(&mut self) -> u64 {
         let near = self.rng.below(33);
+        if self.fate.shares_blocks {
+            return self.block() + [0, 0, near][self.rng.below(3) as usize];
+        }
         match self.rng.below(10) {
             0..2 => 0,
             2 => 4_096 - 16 + near,
@@ -288,7 +310,21 @@ impl ConcurrentClient {
         }
     }
 
+    /// One of few blocks, in two stripe units.
+    fn block(&mut self) -> u64 {
+        let unit = self.rng.between(1, 2) * UNIT;
+        unit + self.rng.below(4) * 4_096
+    }
+
     fn length(&mut self) -> usize {
+        if self.fate.shares_blocks {
+            let most = [4_096, 4_096, 80, 12_000, 80_000][self.rng.below(5) as usize];
+            return if self.rng.chance(400) {
+                4_096
+            } else {
+                self.rng.between(1, most) as usize
+            };
+        }
         let most = [80, 5_000, 70_000, 200_000][self.rng.below(4) as usize];
         let most = if self.rng.chance(15) { 1_300_000 } else { most };
         self.rng.between(1, most) as usize

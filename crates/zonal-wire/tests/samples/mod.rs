@@ -52,6 +52,11 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         payload_crc: Some(0xdead_beef),
         ..Header::request(Service::Storage, cell)
     };
+    let ordered = Header {
+        order: 0x7172_7374_7576_7778,
+        is_guarded: true,
+        ..plain
+    };
     let in_region = Header {
         payload_bytes: 0x0004_0506,
         payload_at: PayloadAt::Region {
@@ -83,6 +88,7 @@ pub fn headers() -> Vec<(&'static str, Header)> {
         ("in_room", in_room),
         ("agent", Header::request(Service::Agent, cell)),
         ("replica", Header::request(Service::Replica, cell)),
+        ("ordered", ordered),
     ]
 }
 
@@ -440,7 +446,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
     use StorageReply as R;
     vec![
         R::Failed { code: ErrorNumber(ErrorCode::Corrupt), detail: "block 3".into() },
-        R::Read { object_bytes: 1 << 20 },
+        R::Read { object_bytes: 1 << 20, order: 9 },
         R::Written { allocated_delta: -4096, object_bytes: 9, verifier: 77 },
         R::Map { ranges: vec![(0, 4096), (8192, 1)], object_bytes: 8193 },
         R::Stat { object_bytes: 1, allocated: 4096, truncate_seq: 6 },
@@ -448,6 +454,7 @@ pub fn storage_replies() -> Vec<StorageReply> {
         R::Synced { verifier: 78 },
         R::StatFs { total: 1 << 40, free: 1 << 39, objects: 12 },
         R::Stale { map_version: MapVersion(7), set: StripeSetId(2), slot: 5, target: TargetId(6), epoch: Epoch(4) },
+        R::Overtaken { order: 1_800_000_000_000_000 },
     ]
 }
 

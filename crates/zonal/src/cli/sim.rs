@@ -29,7 +29,7 @@ pub struct Sim {
     #[arg(long, default_value_t = 60)]
     steps: u64,
     /// Scenario: any, kill, together, callers, power, media, hostile, locks, fences, appends,
-    /// replicas, maps, moves, copies, drains, zones
+    /// replicas, maps, moves, copies, drains, zones, writers
     #[arg(long, default_value = "any")]
     scenario: String,
     /// Plant a known bug, which must be found (an unknown name lists them)
