@@ -1,7 +1,6 @@
 //! fallocate: reserves space, punches holes, writes zeros.
 
 use crate::client::ClientCall;
-use crate::data::relocated_places::all_places;
 use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
@@ -114,11 +113,11 @@ impl<N: Net> ClientCall<'_, N> {
                 zonal_layout::places(component).map(move |place| (index, component, place, false))
             })
             .collect();
-        let mut known = all_places(&data.layout);
+        let mut placed_by = data.layout.clone();
         let mut delta = 0;
         loop {
             let Some((index, component, column, fills)) = left.pop_front() else {
-                let late = file.state().late_places(&known);
+                let late = file.state().late_places(&mut placed_by);
                 if late.is_empty() {
                     break;
                 }
@@ -127,7 +126,6 @@ impl<N: Net> ClientCall<'_, N> {
                     Some((*index, component, *place, true))
                 };
                 left.extend(late.iter().filter_map(late_of));
-                known.extend(late);
                 continue;
             };
             let from = zonal_layout::object_bytes(component, offset, column);

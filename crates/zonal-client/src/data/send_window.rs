@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use zonal_layout::Piece;
 use zonal_types::limits::REGION_PAYLOAD_MIN;
-use zonal_types::{ErrorCode, FileData, TargetId};
+use zonal_types::{ErrorCode, FileData, Layout, TargetId};
 use zonal_wire::{ObjectRef, StorageReply};
 
 /// Bytes of one file in flight before a writer waits.
@@ -246,16 +246,7 @@ impl<N: Net> ClientCall<'_, N> {
                 of_batch = both(of_batch, noted.await);
             }
             if of_batch.is_ok() {
-                of_batch = match self.late_pieces(file, &batch, &placed_by).await {
-                    Ok(late) => {
-                        left_out.extend(late);
-                        self.fill_left_out(file, left_out, &batch).await
-                    }
-                    Err(code) => {
-                        let whole = pieces_of_runs(&batch);
-                        self.note_outcome(file, &whole, (&batch, 1), Err(code))
-                    }
-                };
+                of_batch = self.fill_places(file, left_out, &batch, placed_by).await;
             }
             done = both(done, of_batch);
             let over = file.state().inflight.pop_front();
@@ -269,6 +260,35 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         done
+    }
+
+    /// Writes the pieces of copies that missed changes, and of places that came meanwhile.
+    async fn fill_places(
+        &self,
+        file: &File<N>,
+        mut left_out: Vec<Piece>,
+        batch: &Batch,
+        mut placed_by: Layout,
+    ) -> Result<(), ErrorCode> {
+        loop {
+            match self.late_pieces(file, batch, &mut placed_by).await {
+                Ok(late) => {
+                    // The late ones are all of the batch for their places.
+                    let place = |piece: &Piece| (piece.component, piece.column);
+                    left_out.retain(|piece| !late.iter().any(|of| place(of) == place(piece)));
+                    left_out.extend(late);
+                }
+                Err(code) => {
+                    let whole = pieces_of_runs(batch);
+                    return self.note_outcome(file, &whole, (batch, 1), Err(code));
+                }
+            }
+            if left_out.is_empty() {
+                return Ok(());
+            }
+            let pieces = std::mem::take(&mut left_out);
+            self.fill_left_out(file, pieces, batch).await?;
+        }
     }
 
     /// Writes the pieces of copies that missed changes, and are being filled by now.

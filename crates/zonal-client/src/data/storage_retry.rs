@@ -5,7 +5,6 @@ use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
-use crate::data::relocated_places::all_places;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
@@ -399,15 +398,15 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => all = Err(code),
             }
         }
-        let mut known = all_places(&data.layout);
+        let mut placed_by = data.layout.clone();
         while all.is_ok() {
             let Some(at) = left_out.pop() else {
-                let late = file.state().late_places(&known);
-                if late.is_empty() {
+                left_out = file.state().late_places(&mut placed_by);
+                if left_out.is_empty() {
                     break;
                 }
-                known.extend(late.iter().copied());
-                left_out = late;
+                // The last one is taken first: places before come before new ones.
+                left_out.reverse();
                 continue;
             };
             match self.storage_fill(file, at, make, &[]).await {
