@@ -131,10 +131,7 @@ impl Drains {
         self.out.retain(|target, _since| map.is_out(*target));
         let mut begun = Vec::new();
         for target in &map.targets {
-            let is_known = matches!(
-                target.state,
-                TargetState::Serving | TargetState::Returned | TargetState::Returning
-            );
+            let is_known = matches!(target.state, TargetState::Serving | TargetState::Returning);
             if !is_known {
                 continue;
             }
@@ -261,10 +258,7 @@ async fn step<H: DrainHost>(
         return Ok(counts);
     }
     let edit = match state {
-        TargetState::Returning => MapEdit::UseTarget {
-            target,
-            state: TargetState::Returned,
-        },
+        TargetState::Returning => MapEdit::EndReturn { target },
         _leaving => MapEdit::Retire { target },
     };
     host.edit(edit).await?;

@@ -96,6 +96,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "ObjectRelocated",
         "LatePlaceChanged",
         "RelocationFilled",
+        "ObjectLeft",
+        "LeftoverDeleted",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",

@@ -138,6 +138,10 @@ marks! {
     LatePlaceChanged,
     /// A relocated object was filled.
     RelocationFilled,
+    /// An object left a place, where something is to be deleted.
+    ObjectLeft,
+    /// A target deleted what was left of an object.
+    LeftoverDeleted,
     /// A target took a part of a copy from another one.
     CopyFilled,
     /// A client changed a part of a copy while its target took it from another one.

@@ -68,6 +68,11 @@ codec_enum! {
             /// The target.
             target: TargetId,
         },
+        /// Ends the return of a target: it serves again.
+        EndReturn = 36 {
+            /// The target.
+            target: TargetId,
+        },
         /// Sets the state of a target.
         SetTargetState = 6 {
             /// The target.
@@ -340,6 +345,7 @@ impl ZoneMap {
             MapEdit::PutBack { target } => self.put_back(*target),
             MapEdit::RenewEpochs { target } => self.renew_epochs(*target),
             MapEdit::Retire { target } => self.retire(*target),
+            MapEdit::EndReturn { target } => self.end_return(*target),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;

@@ -68,9 +68,6 @@ codec_enum! {
         Rebuilding = 5,
         /// It is back, or its drain was cancelled: objects that have left stay where they are.
         Returning = 6,
-        /// It reads and writes. Objects have left it, so a client asks for the state of a file with
-        /// one copy before it sends anything.
-        Returned = 7,
     }
 }
 
@@ -78,7 +75,7 @@ impl TargetState {
     /// True where new files use the target.
     #[must_use]
     pub fn takes_files(self) -> bool {
-        matches!(self, Self::Serving | Self::Returned)
+        self == Self::Serving
     }
 
     /// True where its objects move to other targets.
@@ -87,17 +84,11 @@ impl TargetState {
         matches!(self, Self::Draining | Self::Rebuilding)
     }
 
-    /// True where objects may have left the target.
-    #[must_use]
-    pub fn has_left(self) -> bool {
-        !matches!(self, Self::Serving | Self::Offline)
-    }
-
     /// The word for it in commands.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Self::Serving | Self::Returned => "serving",
+            Self::Serving => "serving",
             Self::Offline => "disused",
             Self::Draining => "draining",
             Self::Drained => "drained",

@@ -14,8 +14,8 @@ const MAP_RANGES_MAX: u32 = 16_384;
 pub struct ChangeSender<'a> {
     /// The attempt, by which repeats are recognised.
     pub attempt: ChangeAttempt,
-    /// True where the sender has hung up: nobody waits for the change, and it must not be made any
-    /// more.
+    /// True where the change must not be made any more. The sender has hung up: nobody waits for it.
+    /// Or the slot has changed: the object may have left, and its bytes may be deleted.
     pub is_gone: &'a dyn Fn() -> bool,
     /// True for the target itself, which fills a stale copy.
     pub fills: bool,
@@ -35,7 +35,8 @@ impl<'a> ChangeSender<'a> {
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
             // A sender that lives retries: a server that stops also ends its connections.
-            return Err(Refused::new(ErrorCode::NotReady, "the sender has hung up"));
+            let why = "the sender has hung up, or the slot has changed";
+            return Err(Refused::new(ErrorCode::NotReady, why));
         }
         Ok(())
     }
@@ -101,7 +102,14 @@ impl<H: TargetHost> TargetDriver<H> {
             } => self.read(object, *offset, *length, reply).await,
             StorageRequest::Truncate { object } => {
                 let (id, truncation) = named(object);
-                let outcome = self.edit(Edit::truncate(id, truncation)).await?;
+                let has_moved = || self.has_moved(header, request);
+                let sender = ChangeSender {
+                    attempt: ChangeAttempt::default(),
+                    is_gone: &has_moved,
+                    fills: false,
+                };
+                let edit = Edit::truncate(id, truncation);
+                let outcome = self.edit(edit, sender).await?;
                 Ok(self.written(outcome))
             }
             StorageRequest::Map {
@@ -134,7 +142,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     sender,
                     number: header.sequence,
                 };
-                let is_gone = &|| reply.is_sender_gone();
+                let is_gone = &|| reply.is_sender_gone() || self.has_moved(header, request);
                 let sender = ChangeSender {
                     attempt,
                     is_gone,

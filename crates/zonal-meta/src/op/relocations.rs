@@ -17,7 +17,7 @@ use zonal_types::{
 };
 use zonal_wire::MetaReply;
 use zonal_zonemap::ZoneMap;
-use zonal_zonemap::map::{SlotState, TargetState};
+use zonal_zonemap::map::{Slot, SlotState, TargetState};
 
 /// Files looked at for one reply.
 const FILES_AT_ONCE: usize = 256;
@@ -172,18 +172,19 @@ fn return_file(
             }
             match relocation.state {
                 RelocationState::Filling => {
-                    component.relocations.retain(|record| record != relocation);
+                    give_up(component, map, relocation);
                     counts.begun += 1;
                 }
                 RelocationState::Filled if relocation.as_of < settled => {
-                    end_relocation(component, relocation);
+                    leave(component, map, relocation);
                     counts.begun += 1;
                 }
                 RelocationState::Filled => {
                     counts.filling += 1;
                     counts.unfenced += 1;
                 }
-                RelocationState::Settled | RelocationState::Missing => {}
+                RelocationState::Settled | RelocationState::Missing | RelocationState::Leftover => {
+                }
             }
         }
     }
@@ -193,15 +194,56 @@ fn return_file(
     }
 }
 
-/// The object lies at its new place alone.
-fn end_relocation(component: &mut Component, filled: &Relocation) {
-    component
-        .relocations
-        .retain(|record| record.object != filled.object);
+/// The object stays at the place before. What is at the new one is to be deleted.
+fn give_up(component: &mut Component, map: &ZoneMap, filling: &Relocation) {
+    component.relocations.retain(|record| record != filling);
+    let place = (filling.set, filling.slot);
+    note_leftover(component, map, filling.object, place);
+}
+
+/// The object lies at its new place alone. What is at the place before is to be deleted.
+fn leave(component: &mut Component, map: &ZoneMap, filled: &Relocation) {
+    let before = map.slot_of_place(component, filled.object);
+    let before = before.map(|at| (at.set, at.number));
+    end_relocation(component, map, filled);
+    if let Some(place) = before {
+        note_leftover(component, map, filled.object, place);
+    }
+}
+
+fn note_leftover(
+    component: &mut Component,
+    map: &ZoneMap,
+    object: Column,
+    (set, slot): (StripeSetId, u16),
+) {
+    zonal_types::mark!(ObjectLeft);
     component.relocations.push(Relocation {
-        state: RelocationState::Settled,
-        ..*filled
+        object,
+        set,
+        slot,
+        state: RelocationState::Leftover,
+        as_of: map.version,
     });
+}
+
+/// The object lies at its new place alone. A record of the computed place is not needed.
+fn end_relocation(component: &mut Component, map: &ZoneMap, filled: &Relocation) {
+    forget(component, filled.object);
+    let computed = computed_slot(component, map, filled.object);
+    let computed = computed.map(|(number, _)| (component.set, number));
+    if computed != Some((filled.set, filled.slot)) {
+        component.relocations.push(Relocation {
+            state: RelocationState::Settled,
+            ..*filled
+        });
+    }
+}
+
+/// Removes the records of an object, but for those of places where something is to be deleted.
+fn forget(component: &mut Component, object: Column) {
+    let is_kept = |of: &Relocation| of.object != object || of.state == RelocationState::Leftover;
+    component.relocations.retain(is_kept);
 }
 
 fn relocate_object(
@@ -235,7 +277,7 @@ fn relocate_object(
         }
         Some(found) if found.state == RelocationState::Filling && new == Some(target) => {
             // Its new target leaves, too: the object stays at the place before.
-            component.relocations.retain(|record| *record != found);
+            give_up(component, map, &found);
             counts.begun += 1;
             counts.filling += 1;
         }
@@ -247,8 +289,13 @@ fn relocate_object(
             // Nothing is there yet: another target makes it.
             match destination(component, layout, map, object, candidates) {
                 Some(place) => {
-                    component.relocations.retain(|of| of.object != object);
+                    let known = map.slot_of_place(component, object);
+                    let known = known.map(|at| (at.set, at.number));
+                    forget(component, object);
                     make_missing(component, map, object, place);
+                    if let Some(known) = known {
+                        note_leftover(component, map, object, known);
+                    }
                     counts.begun += 1;
                     counts.filling += 1;
                     counts.unfenced += 1;
@@ -262,18 +309,20 @@ fn relocate_object(
     }
 }
 
-/// Ends a relocation whose place before is gone for good.
+/// Ends a relocation whose place before is gone for good, and forgets what is left there.
 fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
+    let is_gone = |slot: &Slot| slot.state == SlotState::Out && map.is_gone_for_good(slot.target);
+    component.relocations.retain(|of| {
+        let is_left = of.object == object && of.state == RelocationState::Leftover;
+        !(is_left && map.slot_of_relocation(of).is_some_and(is_gone))
+    });
     let Some(found) = relocation_of(component, object).copied() else {
         return;
     };
     let before = map.slot_of_place(component, object);
-    let is_gone = before.is_some_and(|before| {
-        let state = map.target(before.slot.target).map(|target| target.state);
-        before.slot.state == SlotState::Out && matches!(state, None | Some(TargetState::Drained))
-    });
+    let is_gone = before.is_some_and(|before| is_gone(before.slot));
     if found.state == RelocationState::Filled && is_gone {
-        end_relocation(component, &found);
+        end_relocation(component, map, &found);
     }
 }
 
@@ -329,7 +378,7 @@ pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<
         if copies < now {
             return Err(ErrorCode::NotSupported);
         }
-        let is_moving = |of: &Relocation| of.state != RelocationState::Settled;
+        let is_moving = |of: &Relocation| of.state.is_under_way();
         if component.relocations.iter().any(is_moving) {
             return Err(ErrorCode::Busy);
         }
@@ -371,7 +420,9 @@ fn is_sound(component: &Component, map: &ZoneMap, object: Column) -> bool {
     let node_of = |place| {
         let target = map.slot_of_place(component, place)?.slot.target;
         let found = map.target(target)?;
-        let is_good = found.state.takes_files() && !map.is_out(target);
+        let is_good = found.state.takes_files()
+            && !map.is_out(target)
+            && !map.has_leftover(component, object, target);
         Some((found.node, is_good))
     };
     let column = object.0 % component.count.max(1);
@@ -392,7 +443,7 @@ fn destination(
 ) -> Option<(StripeSetId, u16)> {
     let column = object.0 % component.count.max(1);
     let has_source = !map.whole_places(layout, component, column, true).is_empty();
-    if !has_source || component.relocations.len() >= RELOCATIONS_MAX {
+    if !has_source || !has_room(component) {
         return None;
     }
     let slot = map.slot_of_place(component, object)?;
@@ -409,6 +460,7 @@ fn destination(
     let is_free = |candidate: &&Candidate| {
         (zone == ZoneId::CELL || candidate.zone == zone)
             && places.iter().all(|(_, target)| *target != candidate.target)
+            && !map.has_leftover(component, object, candidate.target)
     };
     let rank = |candidate: &&Candidate| {
         // Each object orders the targets in its own way: they share the objects equally.
@@ -418,19 +470,73 @@ fn destination(
     };
     let mut free: Vec<&Candidate> = candidates.iter().filter(is_free).collect();
     free.sort_by_cached_key(rank);
-    let mut slots = free
-        .into_iter()
-        .filter_map(|candidate| map.open_slot_of(candidate.target, component.set));
+    let computed = computed_slot(component, map, object);
+    let mut slots = free.into_iter().filter_map(|candidate| {
+        let own = computed.filter(|(_, slot)| slot.target == candidate.target);
+        let own = own.map(|(number, _)| (component.set, number));
+        own.or_else(|| map.open_slot_of(candidate.target, component.set))
+    });
     slots.next()
 }
 
-/// True where a target fills an object of the file.
-pub(super) fn is_filled_by(layout: &Layout, map: &ZoneMap, target: TargetId) -> bool {
-    layout.relocations().any(|relocation| {
-        let slot = map.set(relocation.set);
-        let slot = slot.and_then(|set| set.slots.get(usize::from(relocation.slot)));
-        relocation.state.is_filled_now() && slot.is_some_and(|of| of.target == target)
+/// The slot in which an object lies without a record.
+fn computed_slot<'a>(
+    component: &Component,
+    map: &'a ZoneMap,
+    object: Column,
+) -> Option<(u16, &'a Slot)> {
+    let set = map.set(component.set)?;
+    let number = zonal_layout::stripe::slot_of(component, object, set.width()).ok()?;
+    Some((number, set.slots.get(usize::from(number))?))
+}
+
+/// True where a component has room for one more record, and for what the ends of all relocations
+/// leave.
+fn has_room(component: &Component) -> bool {
+    let records = component.relocations.iter();
+    let moving = records.filter(|of| of.state.is_under_way()).count();
+    component.relocations.len() + moving + 2 <= RELOCATIONS_MAX
+}
+
+/// True where a target has to fill an object of the file, or to delete what is left of one.
+/// Target 0: where any has to fill one.
+pub(super) fn is_work_of(layout: &Layout, map: &ZoneMap, target: TargetId) -> bool {
+    layout.relocations().any(|of| match target {
+        TargetId(0) => of.state.is_filled_now(),
+        _ => of.state.is_unfinished() && is_at(map, of, target),
     })
+}
+
+/// True where the place of a record is on this target.
+fn is_at(map: &ZoneMap, relocation: &Relocation, target: TargetId) -> bool {
+    let slot = map.slot_of_relocation(relocation);
+    slot.is_some_and(|slot| slot.target == target)
+}
+
+/// Forgets what a target has deleted. `as_of`: the map by which the target knew that no client uses
+/// it. A late message has an older one than each record that was made since.
+pub(super) fn forget_deleted(
+    layout: &mut Layout,
+    map: &ZoneMap,
+    target: TargetId,
+    (deleted, as_of): (&[(DataId, Column)], MapVersion),
+) {
+    if as_of > map.version {
+        return;
+    }
+    for component in &mut layout.components {
+        let data_id = component.data_id;
+        component.relocations.retain(|of| {
+            let is_deleted = of.state == RelocationState::Leftover
+                && of.as_of < as_of
+                && is_at(map, of, target)
+                && deleted.contains(&(data_id, of.object));
+            if is_deleted {
+                zonal_types::mark!(LeftoverDeleted);
+            }
+            !is_deleted
+        });
+    }
 }
 
 /// Notes the objects that a target has filled. Not while its other copies of the file are stale.
@@ -447,10 +553,8 @@ pub(super) fn fill(
     for component in &mut layout.components {
         let data_id = component.data_id;
         for relocation in &mut component.relocations {
-            let set = map.set(relocation.set);
-            let slot = set.and_then(|set| set.slots.get(usize::from(relocation.slot)));
-            let is_its = slot.is_some_and(|slot| slot.target == target)
-                && filled.contains(&(data_id, relocation.object));
+            let is_its =
+                is_at(map, relocation, target) && filled.contains(&(data_id, relocation.object));
             if is_its && relocation.state == RelocationState::Filling {
                 zonal_types::mark!(RelocationFilled);
                 relocation.state = RelocationState::Filled;
@@ -458,10 +562,8 @@ pub(super) fn fill(
             }
         }
         component.relocations.retain(|relocation| {
-            let slot = map.set(relocation.set);
-            let slot = slot.and_then(|set| set.slots.get(usize::from(relocation.slot)));
             let is_whole = relocation.state == RelocationState::Missing
-                && slot.is_some_and(|slot| slot.target == target)
+                && is_at(map, relocation, target)
                 && filled.contains(&(data_id, relocation.object));
             !is_whole
         });

@@ -64,6 +64,8 @@ pub(crate) fn mend(
         zonal_types::mark!(CopyMended);
     }
     let now = tx.map_version();
+    let deleted = (relocated, as_of);
+    relocations::forget_deleted(&mut inode.layout, map, target, deleted);
     relocations::fill(&mut inode.layout, map, target, relocated, now);
     if inode.layout != before {
         let layout_gen = &mut inode.layout.layout_gen;
@@ -128,9 +130,11 @@ pub(crate) fn files_of(
                 continue;
             };
             let inode = Inode::decode(ino, &record)?;
-            let is_wanted = target == TargetId(0)
-                || inode.layout.is_stale(target)
-                || relocations::is_filled_by(&inode.layout, map, target);
+            let is_stale = match target {
+                TargetId(0) => !inode.layout.stale.is_empty(),
+                _ => inode.layout.is_stale(target),
+            };
+            let is_wanted = is_stale || relocations::is_work_of(&inode.layout, map, target);
             if is_wanted {
                 files.push((ino, inode.data(as_of)));
             }

@@ -144,14 +144,28 @@ impl ZoneMap {
 
     pub(super) fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
         self.refuse_drained(id)?;
-        let found = self.targets.iter_mut().find(|known| known.id == id);
+        let found = self.target(id);
         let found = found.ok_or(EditError::Unknown { what: "target" })?;
         let state = match (found.state, state) {
             (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
             (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
-            (TargetState::Returned, TargetState::Serving) => TargetState::Returned,
             (_, state) => state,
         };
+        self.set_target_state(id, state)
+    }
+
+    /// Lets a target serve whose objects have returned, or stay elsewhere.
+    pub(super) fn end_return(&mut self, id: TargetId) -> Result<(), EditError> {
+        match self.target_state(id) {
+            Some(TargetState::Returning) => self.set_target_state(id, TargetState::Serving),
+            Some(_) => Ok(()),
+            None => Err(EditError::Unknown { what: "target" }),
+        }
+    }
+
+    fn set_target_state(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
+        let found = self.targets.iter_mut().find(|known| known.id == id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
         if found.state == state {
             return Ok(());
         }

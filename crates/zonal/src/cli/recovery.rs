@@ -124,13 +124,16 @@ fn count_of(
 fn state(map: &ZoneMap, target: TargetId, stale: u64) -> &'static str {
     let known = map.target_state(target);
     match (map.is_out(target), stale) {
-        _ if known.is_some_and(|known| known.has_left() && !known.takes_files()) => {
-            known.map_or("removed", TargetState::word)
-        }
+        _ if known.is_none_or(is_moved) => known.map_or("removed", TargetState::word),
         (true, _) => "out",
         (false, 0) => "serving",
         (false, _) => "filling",
     }
+}
+
+/// True where the objects of a target move, or return, or have moved.
+fn is_moved(state: TargetState) -> bool {
+    !matches!(state, TargetState::Serving | TargetState::Offline)
 }
 
 /// True where the objects of a target move, or return.
