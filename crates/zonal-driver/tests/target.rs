@@ -298,6 +298,26 @@ fn what_is_left_of_an_object_is_deleted_once_no_client_uses_it() {
 }
 
 #[test]
+fn a_target_that_is_full_gives_up_what_moves_to_it() {
+    let driven = open(Stored::default());
+    let mut object = 2;
+    while now(&driven, write_at(object, 0), &[b'o'; LARGE]).is_ok() {
+        object += 1;
+    }
+    stale_file(&driven, vec![b'n'; 64 * LARGE]);
+    let answers = [MetaReply::Done];
+    driven.host().shard_answers.borrow_mut().extend(answers);
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (0, 1));
+    let asked = driven.host().asked.take();
+    let is_given_up = matches!(
+        asked.as_slice(),
+        [_, MetaRequest::MendCopy { full: true, .. }]
+    );
+    assert!(is_given_up, "{asked:?}");
+}
+
+#[test]
 fn a_change_that_waited_past_a_fence_is_not_made() {
     let driven = open(Stored::default());
     write(&driven, 1, 0, &[b'o'; LARGE]);

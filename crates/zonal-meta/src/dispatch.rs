@@ -175,6 +175,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             allocated_delta,
         } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
         MetaRequest::TakePrivileges { who, ino } => op::setattr::take_privileges(tx, who, *ino),
+        MetaRequest::GiveUpPlace { ino, target } => op::stale_copies::give_up(tx, *ino, *target),
         MetaRequest::MarkStale { ino, targets } => op::stale_copies::mark(tx, *ino, targets),
         MetaRequest::MendCopy {
             ino,
@@ -182,13 +183,24 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             as_of,
             allocated_delta,
             relocated,
-        } => op::stale_copies::mend(tx, (*ino, *target), *as_of, *allocated_delta, relocated),
+            full,
+        } => match full {
+            true => op::stale_copies::give_up(tx, *ino, *target).map(|_attr| MetaReply::Done),
+            false => {
+                let target = (*ino, *target);
+                op::stale_copies::mend(tx, target, *as_of, *allocated_delta, relocated)
+            }
+        },
         MetaRequest::RelocateObjects {
             target,
             after,
             unfinished,
             settled,
-        } => op::relocations::relocate(tx, (*target, *settled), *after, *unfinished),
+            plan,
+        } => {
+            let target = (*target, *settled);
+            op::relocations::relocate(tx, target, (*after, *unfinished), plan)
+        }
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

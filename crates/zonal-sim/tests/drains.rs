@@ -13,6 +13,8 @@ fn seeds_are_good() {
     for fault in [
         FaultKind::Drain,
         FaultKind::DrainEnded,
+        FaultKind::Rebalance,
+        FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
         FaultKind::TargetLost,
     ] {

@@ -56,6 +56,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         FaultKind::Move,
         FaultKind::Drain,
         FaultKind::DrainEnded,
+        FaultKind::Rebalance,
+        FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
         FaultKind::TargetLost,
     ];
@@ -96,6 +98,8 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "ObjectRelocated",
         "LatePlaceChanged",
         "RelocationFilled",
+        "ObjectShed",
+        "FullPlaceGivenUp",
         "ObjectLeft",
         "LeftoverDeleted",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).

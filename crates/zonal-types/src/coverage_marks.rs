@@ -138,6 +138,10 @@ marks! {
     LatePlaceChanged,
     /// A relocated object was filled.
     RelocationFilled,
+    /// A shard gave an object of a full target to an emptier one.
+    ObjectShed,
+    /// A relocation to a target that ran full was dropped.
+    FullPlaceGivenUp,
     /// An object left a place, where something is to be deleted.
     ObjectLeft,
     /// A target deleted what was left of an object.

@@ -198,6 +198,12 @@ pub enum EditError {
         /// The target.
         target: TargetId,
     },
+    /// Only a target that serves gives objects to others.
+    #[error("target {target} is not serving")]
+    NotServing {
+        /// The target.
+        target: TargetId,
+    },
     /// A target cannot be removed while new files use it.
     #[error("target {target} is still used for new files")]
     InUse {

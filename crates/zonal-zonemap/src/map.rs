@@ -68,6 +68,14 @@ codec_enum! {
         Rebuilding = 5,
         /// It is back, or its drain was cancelled: objects that have left stay where they are.
         Returning = 6,
+        /// It reads and writes. It is fuller than others, which get objects of it.
+        Shedding = 7 {
+            /// The fill at which that ends, in ten-thousandths of the capacity. At 10,000 what is
+            /// under way is dropped.
+            goal: u16,
+            /// Another rebalance chooses other objects.
+            salt: u32,
+        },
     }
 }
 
@@ -75,13 +83,25 @@ impl TargetState {
     /// True where new files use the target.
     #[must_use]
     pub fn takes_files(self) -> bool {
-        self == Self::Serving
+        matches!(self, Self::Serving | Self::Shedding { .. })
     }
 
     /// True where its objects move to other targets.
     #[must_use]
     pub fn is_leaving(self) -> bool {
         matches!(self, Self::Draining | Self::Rebuilding)
+    }
+
+    /// True where the target gives objects to others, and serves on.
+    #[must_use]
+    pub fn is_shedding(self) -> bool {
+        matches!(self, Self::Shedding { .. })
+    }
+
+    /// True where objects of the target move, or return.
+    #[must_use]
+    pub fn is_moving(self) -> bool {
+        self.is_leaving() || self.is_shedding() || self == Self::Returning
     }
 
     /// The word for it in commands.
@@ -94,6 +114,7 @@ impl TargetState {
             Self::Drained => "drained",
             Self::Rebuilding => "rebuilding",
             Self::Returning => "returning",
+            Self::Shedding { .. } => "rebalancing",
         }
     }
 }

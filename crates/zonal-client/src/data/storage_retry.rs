@@ -10,6 +10,7 @@ use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
+use zonal_layout::{PlaceUse, place_use};
 use zonal_types::{
     Column, Component, ErrorCode, FileData, Incarnation, Instant, Redundancy, TargetId,
 };
@@ -165,6 +166,12 @@ impl<N: Net> ClientCall<'_, N> {
             let (made, out) = ((&place, &request), out.as_deref_mut());
             match self.attempt(file, kind, made, payload, out).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
+                Err(ErrorCode::NoSpace)
+                    if how.fills && place_use(component, column) == PlaceUse::Filling =>
+                {
+                    self.give_up_place(file, place.target).await?;
+                    failed = None;
+                }
                 Err(code) => failed = Some(code),
             }
         }

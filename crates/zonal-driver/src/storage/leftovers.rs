@@ -8,7 +8,8 @@
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_object::{Delete, ObjectId};
-use zonal_types::{Column, DataId, ErrorCode, FileData, TargetId};
+use zonal_types::{Column, DataId, ErrorCode, FileData, Ino, ShardId, TargetId};
+use zonal_wire::MetaRequest;
 use zonal_zonemap::ZoneMap;
 
 /// An object of which something is left.
@@ -44,6 +45,21 @@ fn is_named(map: &ZoneMap, target: TargetId, data: &FileData, (data_id, object):
 }
 
 impl<H: TargetHost> TargetDriver<H> {
+    /// Has the shard drop the relocations of a file's objects to this target, which is full. What
+    /// came already is deleted by a later round.
+    pub(super) async fn give_up_places(&self, shard: ShardId, ino: Ino) {
+        let request = MetaRequest::MendCopy {
+            ino,
+            target: self.id,
+            as_of: self.host.map().version,
+            allocated_delta: 0,
+            relocated: Vec::new(),
+            full: true,
+        };
+        // The next round asks again.
+        self.host.ask_shard(shard, &request).await;
+    }
+
     /// Deletes what is left here of a file's objects. Returns these objects.
     ///
     /// # Errors

@@ -146,7 +146,12 @@ impl<H: TargetHost> TargetDriver<H> {
                         round.mended += 1;
                         round.bytes += bytes;
                     }
-                    Err(_later) => round.left += 1,
+                    Err(refused) => {
+                        round.left += 1;
+                        if refused.code == ErrorCode::NoSpace {
+                            self.give_up_places(shard, *ino).await;
+                        }
+                    }
                 }
             }
             match next {
@@ -183,6 +188,7 @@ impl<H: TargetHost> TargetDriver<H> {
             as_of: map.version,
             allocated_delta: delta,
             relocated,
+            full: false,
         };
         match self.host.ask_shard(shard, &request).await {
             Some(MetaReply::Done) => Ok(bytes),

@@ -1,21 +1,25 @@
-//! Relocations: gives the objects of a draining target other places, and notes which of them are
-//! filled (docs/rfcs/2026-11-27-relocations.md).
+//! Relocations: gives objects of a target that leaves, or is too full, other places, and notes which
+//! of them are filled (docs/rfcs/2026-11-27-relocations.md, docs/rfcs/2026-11-27-rebalance.md).
 //!
 //! *Invariant*: an object has a relocation under way only where a place of its column has all
 //! changes.
+
+mod destinations;
 
 use super::Result;
 use crate::inode::Inode;
 use crate::keys;
 use crate::tx::Tx;
+use destinations::{Candidates, NoDestination};
+use std::collections::BTreeMap;
 use zonal_basics::SplitMix64;
-use zonal_layout::{PlaceUse, object_of, place_use, places_of_column, relocation_of};
+use zonal_layout::{PlaceUse, place_use, places_of_column, relocation_of};
 use zonal_types::limits::RELOCATIONS_MAX;
 use zonal_types::{
-    Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, NodeId, Redundancy,
-    Relocation, RelocationState, StripeSetId, TargetId, ZoneId,
+    Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, Redundancy,
+    Relocation, RelocationState, StripeSetId, TargetId,
 };
-use zonal_wire::MetaReply;
+use zonal_wire::{MetaReply, RelocationPlan, TargetRoom};
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::map::{Slot, SlotState, TargetState};
 
@@ -23,6 +27,8 @@ use zonal_zonemap::map::{Slot, SlotState, TargetState};
 const FILES_AT_ONCE: usize = 256;
 /// Files changed for one reply: they are one record of the log.
 const CHANGES_AT_ONCE: usize = 64;
+/// All of a target's objects, or of its capacity.
+const ALL: u16 = 10_000;
 
 /// Counts of one reply.
 #[derive(Debug, Default)]
@@ -31,28 +37,33 @@ struct Counts {
     filling: u64,
     unfenced: u64,
     stuck: u64,
+    no_room: u64,
+    placed: BTreeMap<TargetId, u64>,
 }
 
-/// A target that may get objects.
-struct Candidate {
+/// One look at files.
+struct Pass<'a> {
+    map: &'a ZoneMap,
     target: TargetId,
-    node: NodeId,
-    zone: ZoneId,
+    /// A fence that is older than a lease.
+    settled: MapVersion,
+    state: TargetState,
+    /// Of 10,000 objects of a target that sheds, those that go.
+    share: u16,
+    candidates: Candidates,
+    counts: Counts,
 }
 
-/// Relocates the objects of a draining target in the files behind `after`.
+/// Relocates the objects of a target that leaves, returns or sheds, in the files behind `after`.
 pub(crate) fn relocate(
     tx: &mut Tx<'_>,
     (target, settled): (TargetId, MapVersion),
-    after: Ino,
-    unfinished: bool,
+    (after, unfinished): (Ino, bool),
+    plan: &RelocationPlan,
 ) -> Result {
     let map = tx.env.map;
-    let state = map.target_state(target);
-    let returns = state == Some(TargetState::Returning);
-    if !returns && !state.is_some_and(TargetState::is_leaving) {
-        return Err(ErrorCode::WrongTarget);
-    }
+    let state = map.target_state(target).filter(|state| state.is_moving());
+    let state = state.ok_or(ErrorCode::WrongTarget)?;
     if !tx.env.frozen.is_empty() {
         return Err(ErrorCode::NotReady);
     }
@@ -61,36 +72,48 @@ pub(crate) fn relocate(
         false => keys::TAG_INODE,
     };
     let (inos, more) = inos_behind(tx, tag, after)?;
-    let candidates = candidates(map);
-    let (mut counts, mut next) = (Counts::default(), None);
+    let mut pass = Pass {
+        map,
+        target,
+        settled,
+        state,
+        share: plan.share,
+        candidates: destinations::with_room(map, &plan.room, state.is_shedding()),
+        counts: Counts::default(),
+    };
+    let mut next = None;
     let mut changed = 0;
     for ino in inos {
         if changed >= CHANGES_AT_ONCE {
-            return Ok(reply(&counts, next));
+            return Ok(reply(pass.counts, next));
         }
         next = Some(ino);
         let Some(mut inode) = tx.find(ino)? else {
             continue;
         };
-        let before = counts.begun;
-        match returns {
-            true => return_file(&mut inode, map, (target, settled), &mut counts),
-            false => relocate_file(&mut inode, map, target, &candidates, &mut counts),
-        }
-        if counts.begun > before {
+        let before = pass.counts.begun;
+        pass.look_at(&mut inode);
+        if pass.counts.begun > before {
+            let layout_gen = &mut inode.layout.layout_gen;
+            *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
             changed += 1;
             tx.save(inode);
         }
     }
-    Ok(reply(&counts, next.filter(|_| more)))
+    Ok(reply(pass.counts, next.filter(|_| more)))
 }
 
-fn reply(counts: &Counts, next: Option<Ino>) -> MetaReply {
+fn reply(counts: Counts, next: Option<Ino>) -> MetaReply {
+    let placed = counts.placed.into_iter();
     MetaReply::Relocations {
         begun: counts.begun,
         filling: counts.filling,
         unfenced: counts.unfenced,
         stuck: counts.stuck,
+        no_room: counts.no_room,
+        placed: placed
+            .map(|(target, bytes)| TargetRoom { target, bytes })
+            .collect(),
         next,
     }
 }
@@ -112,85 +135,124 @@ fn inos_behind(tx: &Tx<'_>, tag: u8, after: Ino) -> Result<(Vec<Ino>, bool)> {
     Ok((inos, false))
 }
 
-/// Targets that take new objects.
-fn candidates(map: &ZoneMap) -> Vec<Candidate> {
-    let serving = map.targets.iter().filter(|target| {
-        let serves = target.state.takes_files();
-        serves && !map.is_out(target.id)
-    });
-    let known = serving.filter_map(|target| {
-        Some(Candidate {
-            target: target.id,
-            node: target.node,
-            zone: map.node(target.node)?.zone,
-        })
-    });
-    known.collect()
-}
-
-fn relocate_file(
-    inode: &mut Inode,
-    map: &ZoneMap,
-    target: TargetId,
-    candidates: &[Candidate],
-    counts: &mut Counts,
-) {
-    let layout = inode.layout.clone();
-    let begun = counts.begun;
-    for (index, component) in layout.components.iter().enumerate() {
-        let Some(own) = inode.layout.components.get_mut(index) else {
-            continue;
-        };
-        for object in zonal_layout::objects(component) {
-            relocate_object((own, &layout), map, object, target, candidates, counts);
+impl Pass<'_> {
+    fn look_at(&mut self, inode: &mut Inode) {
+        let layout = inode.layout.clone();
+        let size = inode.size;
+        for (known, own) in layout.components.iter().zip(&mut inode.layout.components) {
+            match self.state {
+                TargetState::Returning => self.end_relocations(own, known, true),
+                TargetState::Shedding { goal, salt } => {
+                    self.end_relocations(own, known, goal >= ALL);
+                    self.count_leftovers(own);
+                    if goal < ALL {
+                        self.shed((own, &layout), size, salt);
+                    }
+                }
+                _leaving => {
+                    for object in zonal_layout::objects(known) {
+                        self.relocate_object((own, &layout), size, object);
+                    }
+                }
+            }
         }
     }
-    if counts.begun > begun {
-        let layout_gen = &mut inode.layout.layout_gen;
-        *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
-    }
-}
 
-/// Ends the relocations of objects that leave a target which is back. Those under way are dropped,
-/// those that are filled stay where they are.
-///
-/// A target that answers under an older map could still give the bytes that it had. So `settled` is
-/// a fence that is older than a lease.
-fn return_file(
-    inode: &mut Inode,
-    map: &ZoneMap,
-    (target, settled): (TargetId, MapVersion),
-    counts: &mut Counts,
-) {
-    let begun = counts.begun;
-    let before = inode.layout.clone();
-    for (component, known) in inode.layout.components.iter_mut().zip(&before.components) {
+    /// Ends the relocations of objects that leave a target which serves. Those that are filled stay
+    /// where they are. `drops`: those under way are dropped.
+    ///
+    /// A target that answers under an older map could still give the bytes that it had. So `settled`
+    /// is a fence that is older than a lease.
+    fn end_relocations(&mut self, component: &mut Component, known: &Component, drops: bool) {
+        let map = self.map;
         for relocation in &known.relocations {
             let at = map.slot_of_place(known, relocation.object);
-            if at.is_none_or(|at| at.slot.target != target) {
+            if at.is_none_or(|at| at.slot.target != self.target) {
                 continue;
             }
             match relocation.state {
-                RelocationState::Filling => {
+                RelocationState::Filling if drops => {
                     give_up(component, map, relocation);
-                    counts.begun += 1;
+                    self.counts.begun += 1;
                 }
-                RelocationState::Filled if relocation.as_of < settled => {
+                RelocationState::Filling => self.count_filling(known, relocation),
+                RelocationState::Filled if relocation.as_of < self.settled => {
                     leave(component, map, relocation);
-                    counts.begun += 1;
+                    self.counts.begun += 1;
                 }
+                // A look without a fence ends none.
+                RelocationState::Filled
+                    if self.state.is_shedding() && self.settled == MapVersion(0) => {}
                 RelocationState::Filled => {
-                    counts.filling += 1;
-                    counts.unfenced += 1;
+                    self.counts.filling += 1;
+                    self.counts.unfenced += 1;
                 }
                 RelocationState::Settled | RelocationState::Missing | RelocationState::Leftover => {
                 }
             }
         }
     }
-    if counts.begun > begun {
-        let layout_gen = &mut inode.layout.layout_gen;
-        *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
+
+    /// Counts a record on which a target works, once clients know it.
+    fn count_filling(&mut self, component: &Component, of: &Relocation) {
+        self.counts.filling += 1;
+        let is_fenced = self.map.is_fenced(component, of.as_of);
+        self.counts.unfenced += u64::from(!is_fenced);
+    }
+
+    /// Counts what the target has yet to delete: its space is not free before.
+    fn count_leftovers(&mut self, component: &Component) {
+        let map = self.map;
+        for of in zonal_layout::leftovers(component) {
+            if is_at(map, of, self.target) {
+                self.count_filling(component, of);
+            }
+        }
+    }
+
+    /// Gives objects of a target to others that are less full. Those without bytes stay, and those
+    /// without a place.
+    fn shed(&mut self, (component, layout): (&mut Component, &Layout), size: u64, salt: u32) {
+        for object in zonal_layout::objects(component) {
+            let bytes = zonal_layout::object_bytes(component, size, object);
+            let number = (u64::from(salt) << 32) | u64::from(object.0);
+            let order = SplitMix64(component.data_id.0 ^ SplitMix64(number).bits()).bits();
+            let at = self.map.slot_of_place(component, object);
+            let goes = bytes > 0
+                && order % u64::from(ALL) < u64::from(self.share)
+                && relocation_of(component, object).is_none()
+                && at.is_some_and(|at| at.slot.target == self.target);
+            if !goes {
+                continue;
+            }
+            if let Ok(place) = self.destination(component, layout, object, bytes) {
+                zonal_types::mark!(ObjectShed);
+                begin(component, self.map, object, place);
+                self.count_begun();
+            }
+        }
+    }
+
+    /// The slot for an object that leaves its place.
+    fn destination(
+        &mut self,
+        component: &Component,
+        layout: &Layout,
+        object: Column,
+        bytes: u64,
+    ) -> std::result::Result<(StripeSetId, u16), NoDestination> {
+        let candidates = &mut self.candidates;
+        let chosen = candidates.choose(component, layout, self.map, (object, bytes));
+        let (place, target) = chosen?;
+        candidates.take(target, bytes);
+        let placed = self.counts.placed.entry(target).or_default();
+        *placed = placed.saturating_add(bytes);
+        Ok(place)
+    }
+
+    fn count_stuck(&mut self, why: NoDestination) {
+        self.counts.stuck += 1;
+        self.counts.no_room += u64::from(why == NoDestination::Room);
     }
 }
 
@@ -246,66 +308,76 @@ fn forget(component: &mut Component, object: Column) {
     component.relocations.retain(is_kept);
 }
 
-fn relocate_object(
-    (component, layout): (&mut Component, &Layout),
+impl Pass<'_> {
+    fn relocate_object(
+        &mut self,
+        (component, layout): (&mut Component, &Layout),
+        size: u64,
+        object: Column,
+    ) {
+        let (map, target) = (self.map, self.target);
+        settle(component, map, object);
+        let bytes = zonal_layout::object_bytes(component, size, object);
+        let new_place = zonal_layout::object_count(component);
+        let new_place = Column(object.0.saturating_add(new_place));
+        let at = |place| Some(map.slot_of_place(component, place)?.slot.target);
+        let (before, new) = (at(object), at(new_place));
+        match relocation_of(component, object).copied() {
+            None if before == Some(target) => {
+                match self.destination(component, layout, object, bytes) {
+                    Ok(place) => {
+                        zonal_types::mark!(ObjectRelocated);
+                        begin(component, map, object, place);
+                        self.count_begun();
+                    }
+                    Err(why) => self.count_stuck(why),
+                }
+            }
+            Some(found) if found.state == RelocationState::Filling && new == Some(target) => {
+                // Its new target leaves, too: the object stays at the place before.
+                give_up(component, map, &found);
+                self.counts.begun += 1;
+                self.counts.filling += 1;
+            }
+            Some(found) if found.state == RelocationState::Filling && before == Some(target) => {
+                self.count_filling(component, &found);
+            }
+            Some(found) if found.state == RelocationState::Missing && before == Some(target) => {
+                // Nothing is there yet: another target makes it.
+                match self.destination(component, layout, object, bytes) {
+                    Ok(place) => {
+                        make_missing_elsewhere(component, map, object, place);
+                        self.count_begun();
+                    }
+                    Err(why) => self.count_stuck(why),
+                }
+            }
+            // It waits for the drain of the place before.
+            Some(_filled) if new == Some(target) => self.count_stuck(NoDestination::Source),
+            _ => {}
+        }
+    }
+
+    fn count_begun(&mut self) {
+        self.counts.begun += 1;
+        self.counts.filling += 1;
+        self.counts.unfenced += 1;
+    }
+}
+
+/// Moves a new object that is not filled yet to another target.
+fn make_missing_elsewhere(
+    component: &mut Component,
     map: &ZoneMap,
     object: Column,
-    target: TargetId,
-    candidates: &[Candidate],
-    counts: &mut Counts,
+    place: (StripeSetId, u16),
 ) {
-    settle(component, map, object);
-    let new_place = Column(
-        object
-            .0
-            .saturating_add(zonal_layout::object_count(component)),
-    );
-    let at = |place| Some(map.slot_of_place(component, place)?.slot.target);
-    let (before, new) = (at(object), at(new_place));
-    match relocation_of(component, object).copied() {
-        None if before == Some(target) => {
-            match destination(component, layout, map, object, candidates) {
-                Some((set, slot)) => {
-                    zonal_types::mark!(ObjectRelocated);
-                    begin(component, map, object, (set, slot));
-                    counts.begun += 1;
-                    counts.filling += 1;
-                    counts.unfenced += 1;
-                }
-                None => counts.stuck += 1,
-            }
-        }
-        Some(found) if found.state == RelocationState::Filling && new == Some(target) => {
-            // Its new target leaves, too: the object stays at the place before.
-            give_up(component, map, &found);
-            counts.begun += 1;
-            counts.filling += 1;
-        }
-        Some(found) if found.state == RelocationState::Filling && before == Some(target) => {
-            counts.filling += 1;
-            counts.unfenced += u64::from(!map.is_fenced(component, found.as_of));
-        }
-        Some(found) if found.state == RelocationState::Missing && before == Some(target) => {
-            // Nothing is there yet: another target makes it.
-            match destination(component, layout, map, object, candidates) {
-                Some(place) => {
-                    let known = map.slot_of_place(component, object);
-                    let known = known.map(|at| (at.set, at.number));
-                    forget(component, object);
-                    make_missing(component, map, object, place);
-                    if let Some(known) = known {
-                        note_leftover(component, map, object, known);
-                    }
-                    counts.begun += 1;
-                    counts.filling += 1;
-                    counts.unfenced += 1;
-                }
-                None => counts.stuck += 1,
-            }
-        }
-        // It waits for the drain of the place before.
-        Some(_filled) if new == Some(target) => counts.stuck += 1,
-        _ => {}
+    let known = map.slot_of_place(component, object);
+    let known = known.map(|at| (at.set, at.number));
+    forget(component, object);
+    make_missing(component, map, object, place);
+    if let Some(known) = known {
+        note_leftover(component, map, object, known);
     }
 }
 
@@ -360,6 +432,38 @@ fn make_missing(
     component.relocations.push(record(RelocationState::Missing));
 }
 
+/// Drops the relocations of a file's objects to a target. New objects go to another one.
+///
+/// # Errors
+/// `NoSpace` where there is none.
+pub(super) fn give_up_at(inode: &mut Inode, map: &ZoneMap, target: TargetId) -> Result<bool> {
+    let candidates = destinations::all(map);
+    let mut layout = inode.layout.clone();
+    for component in &mut layout.components {
+        for of in component.relocations.clone() {
+            if !is_at(map, &of, target) {
+                continue;
+            }
+            match of.state {
+                RelocationState::Filling => give_up(component, map, &of),
+                RelocationState::Missing => {
+                    let object = (of.object, 0);
+                    let place = candidates.choose(component, &inode.layout, map, object);
+                    let (place, _target) = place.map_err(|_why| ErrorCode::NoSpace)?;
+                    make_missing_elsewhere(component, map, of.object, place);
+                }
+                _other => {}
+            }
+        }
+    }
+    if layout == inode.layout {
+        return Ok(false);
+    }
+    layout.layout_gen = LayoutGen(layout.layout_gen.0.saturating_add(1));
+    inode.layout = layout;
+    Ok(true)
+}
+
 /// Gives a file more copies of its columns, which their targets fill. Fewer copies than it has are
 /// refused.
 ///
@@ -368,7 +472,7 @@ fn make_missing(
 /// too few nodes.
 pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<bool> {
     let map = tx.env.map;
-    let candidates = candidates(map);
+    let candidates = destinations::all(map);
     let mut layout = inode.layout.clone();
     for component in &mut layout.components {
         let now = component.redundancy.copies();
@@ -400,8 +504,9 @@ pub(super) fn add_copies(tx: &Tx<'_>, inode: &mut Inode, copies: u16) -> Result<
                 continue;
             }
             component.relocations.truncate(before);
-            let place = destination(component, &inode.layout, map, object, &candidates);
-            make_missing(component, map, object, place.ok_or(ErrorCode::Range)?);
+            let place = candidates.choose(component, &inode.layout, map, (object, 0));
+            let (place, _target) = place.map_err(|_why| ErrorCode::Range)?;
+            make_missing(component, map, object, place);
         }
         if component.relocations.len() > RELOCATIONS_MAX {
             return Err(ErrorCode::Range);
@@ -430,53 +535,6 @@ fn is_sound(component: &Component, map: &ZoneMap, object: Column) -> bool {
     node_of(object).is_some_and(|(node, is_good)| {
         is_good && others.all(|other| node_of(other).is_none_or(|(other, _)| other != node))
     })
-}
-
-/// The slot for an object that leaves its place: on a node without another copy of the column,
-/// else on another target. `None`: nothing has the bytes, or no target is left.
-fn destination(
-    component: &Component,
-    layout: &Layout,
-    map: &ZoneMap,
-    object: Column,
-    candidates: &[Candidate],
-) -> Option<(StripeSetId, u16)> {
-    let column = object.0 % component.count.max(1);
-    let has_source = !map.whole_places(layout, component, column, true).is_empty();
-    if !has_source || !has_room(component) {
-        return None;
-    }
-    let slot = map.slot_of_place(component, object)?;
-    let zone = map.set(slot.set)?.zone;
-    let places: Vec<(Column, TargetId)> = places_of_column(component, column)
-        .filter_map(|place| Some((place, map.slot_of_place(component, place)?.slot.target)))
-        .collect();
-    let others = places.iter().filter(|(place, _)| {
-        object_of(component, *place) != object && place_use(component, *place) != PlaceUse::Left
-    });
-    let nodes: Vec<NodeId> = others
-        .filter_map(|(_, target)| Some(map.target(*target)?.node))
-        .collect();
-    let is_free = |candidate: &&Candidate| {
-        (zone == ZoneId::CELL || candidate.zone == zone)
-            && places.iter().all(|(_, target)| *target != candidate.target)
-            && !map.has_leftover(component, object, candidate.target)
-    };
-    let rank = |candidate: &&Candidate| {
-        // Each object orders the targets in its own way: they share the objects equally.
-        let number = (u64::from(object.0) << 32) | u64::from(candidate.target.0);
-        let order = SplitMix64(component.data_id.0 ^ SplitMix64(number).bits()).bits();
-        (nodes.contains(&candidate.node), order)
-    };
-    let mut free: Vec<&Candidate> = candidates.iter().filter(is_free).collect();
-    free.sort_by_cached_key(rank);
-    let computed = computed_slot(component, map, object);
-    let mut slots = free.into_iter().filter_map(|candidate| {
-        let own = computed.filter(|(_, slot)| slot.target == candidate.target);
-        let own = own.map(|(number, _)| (component.set, number));
-        own.or_else(|| map.open_slot_of(candidate.target, component.set))
-    });
-    slots.next()
 }
 
 /// The slot in which an object lies without a record.
@@ -582,3 +640,6 @@ pub(super) fn fill(
     };
     layout.stale.retain(is_used);
 }
+
+#[cfg(test)]
+mod tests;

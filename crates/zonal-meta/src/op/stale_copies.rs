@@ -37,6 +37,23 @@ pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
     })
 }
 
+/// Drops the relocations of a file's objects to a target that is full.
+pub(crate) fn give_up(tx: &mut Tx<'_>, ino: Ino, target: TargetId) -> Result {
+    let mut inode = tx.inode(ino)?;
+    if !inode.is_file() {
+        return Err(ErrorCode::Invalid);
+    }
+    if relocations::give_up_at(&mut inode, tx.env.map, target)? {
+        zonal_types::mark!(FullPlaceGivenUp);
+        tx.save(inode.clone());
+    }
+    Ok(MetaReply::Attr {
+        attr: inode.attr(),
+        data: Some(inode.data(tx.map_version())),
+        attr_ms: 0,
+    })
+}
+
 /// Removes the mark of copies that their target has filled. `as_of`: the map by which it began.
 pub(crate) fn mend(
     tx: &mut Tx<'_>,

@@ -15,6 +15,9 @@ use crate::map::{Node, Slot, SlotState, StripeSet, Target, TargetState, ZoneMap}
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Epoch, NodeId, StripeSetId, TargetId, ZoneId};
 
+/// All of a target's capacity, in the unit of [`TargetState::Shedding`].
+const FULL: u16 = 10_000;
+
 impl ZoneMap {
     /// The serving targets of a zone or of the cell, in rising order.
     fn serving(&self, zone: ZoneId) -> BTreeSet<TargetId> {
@@ -149,15 +152,25 @@ impl ZoneMap {
         let state = match (found.state, state) {
             (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
             (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
+            // What is under way is dropped first.
+            (TargetState::Shedding { salt, .. }, TargetState::Serving) => {
+                TargetState::Shedding { goal: FULL, salt }
+            }
+            (TargetState::Serving | TargetState::Shedding { .. }, TargetState::Shedding { .. }) => {
+                state
+            }
+            (_, TargetState::Shedding { .. }) => return Err(EditError::NotServing { target: id }),
             (_, state) => state,
         };
         self.set_target_state(id, state)
     }
 
-    /// Lets a target serve whose objects have returned, or stay elsewhere.
+    /// Lets a target serve whose objects have returned, or stay elsewhere, or are even.
     pub(super) fn end_return(&mut self, id: TargetId) -> Result<(), EditError> {
         match self.target_state(id) {
-            Some(TargetState::Returning) => self.set_target_state(id, TargetState::Serving),
+            Some(TargetState::Returning | TargetState::Shedding { .. }) => {
+                self.set_target_state(id, TargetState::Serving)
+            }
             Some(_) => Ok(()),
             None => Err(EditError::Unknown { what: "target" }),
         }
@@ -166,10 +179,10 @@ impl ZoneMap {
     fn set_target_state(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
         let found = self.targets.iter_mut().find(|known| known.id == id);
         let found = found.ok_or(EditError::Unknown { what: "target" })?;
-        if found.state == state {
+        let before = std::mem::replace(&mut found.state, state);
+        if before.takes_files() == state.takes_files() {
             return Ok(());
         }
-        found.state = state;
         let node = found.node;
         let zone = self.node(node).map(|node| node.zone);
         let zone = zone.ok_or(EditError::Unknown { what: "node" })?;

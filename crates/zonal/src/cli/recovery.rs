@@ -139,7 +139,7 @@ fn is_moved(state: TargetState) -> bool {
 /// True where the objects of a target move, or return.
 fn is_moving(map: &ZoneMap) -> bool {
     let mut targets = map.targets.iter();
-    targets.any(|of| of.state.is_leaving() || of.state == TargetState::Returning)
+    targets.any(|of| of.state.is_moving())
 }
 
 fn print(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) {
@@ -185,6 +185,7 @@ fn to_json(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) -> Value
             "stale_files": stale,
             "objects_left": drain.map(|drain| drain.filling),
             "objects_stuck": drain.map(|drain| drain.stuck),
+            "objects_without_room": drain.map(|drain| drain.no_room),
             "seconds_left": drain.and_then(seconds_left),
         })
     });
