@@ -204,8 +204,8 @@ impl Drains {
             }
             let rooms = &mut self.rooms;
             let counts = match state {
-                TargetState::Shedding { goal, .. } => {
-                    known.shedding.step(host, (target, goal), rooms).await
+                TargetState::Shedding { is_ending, .. } => {
+                    known.shedding.step(host, (target, is_ending), rooms).await
                 }
                 _ => step(host, (target, state), &mut known, rooms).await,
             };

@@ -85,10 +85,12 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             continue;
         }
         if rng.chance(REBALANCED) {
-            // The simulated disks are nearly empty: any goal above their fill is one for all.
             let salt = u32::try_from(rng.between(0, 1_000_000)).unwrap_or(0);
-            let goal = u16::try_from(rng.between(0, 20)).unwrap_or(0);
-            if set(&world, target, TargetState::Shedding { goal, salt }) {
+            let state = TargetState::Shedding {
+                salt,
+                is_ending: false,
+            };
+            if set(&world, target, state) {
                 world.network.count(FaultKind::Rebalance);
             }
             continue;

@@ -22,4 +22,7 @@ fn seeds_are_good() {
         println!("{} in {} seeds: {count}", fault.name(), summary.seeds);
         assert!(count > 0, "{}", fault.name());
     }
+    for mark in ["ObjectShed", "LeftoverDeleted"] {
+        assert!(summary.coverage.marks.contains(mark), "{mark}");
+    }
 }

@@ -70,11 +70,10 @@ codec_enum! {
         Returning = 6,
         /// It reads and writes. It is fuller than others, which get objects of it.
         Shedding = 7 {
-            /// The fill at which that ends, in ten-thousandths of the capacity. At 10,000 what is
-            /// under way is dropped.
-            goal: u16,
             /// Another rebalance chooses other objects.
             salt: u32,
+            /// It is cancelled: what is under way is dropped.
+            is_ending: bool,
         },
     }
 }

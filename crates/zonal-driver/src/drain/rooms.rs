@@ -1,11 +1,10 @@
 //! Room of targets for objects that move: what they have free, less what they are to get already.
 
 use super::DrainHost;
-use super::shedding::ALL;
 use std::collections::BTreeMap;
 use zonal_types::TargetId;
 use zonal_wire::TargetRoom;
-use zonal_zonemap::ZoneMap;
+use zonal_zonemap::{Target, ZoneMap};
 
 /// The part of a target that stays free of objects which move, as a divisor.
 const RESERVE: u64 = 20;
@@ -17,6 +16,12 @@ pub struct TargetSpace {
     pub total: u64,
     /// Free.
     pub free: u64,
+}
+
+impl TargetSpace {
+    fn used(self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -70,42 +75,62 @@ impl Rooms {
 
     /// Room for the objects of targets that leave.
     pub(super) fn all(&self) -> Vec<TargetRoom> {
-        self.with(|_target, room| {
+        let all = self.0.iter().map(|(target, room)| {
             let kept = room.space.total / RESERVE + room.promised;
-            room.space.free.saturating_sub(kept)
-        })
-    }
-
-    /// Room of the targets in a target's zone that are less full than the goal.
-    pub(super) fn below(&self, map: &ZoneMap, shedding: TargetId, goal: u16) -> Vec<TargetRoom> {
-        let of_target = |target| map.target(target);
-        let zone_of = |target| Some(map.node(of_target(target)?.node)?.zone);
-        let zone = zone_of(shedding);
-        self.with(|target, room| {
-            let gives = of_target(target).is_none_or(|of| of.state.is_shedding());
-            if gives || zone_of(target) != zone {
-                return 0;
+            TargetRoom {
+                target: *target,
+                bytes: room.space.free.saturating_sub(kept),
             }
-            let used = room.space.total.saturating_sub(room.space.free);
-            let kept = room.space.total / RESERVE + room.promised;
-            let even = at(room.space.total, goal).saturating_sub(used + room.promised);
-            even.min(room.space.free.saturating_sub(kept))
-        })
-    }
-
-    fn with(&self, bytes: impl Fn(TargetId, &Room) -> u64) -> Vec<TargetRoom> {
-        let all = self.0.iter().map(|(target, room)| TargetRoom {
-            target: *target,
-            bytes: bytes(*target, room),
         });
         all.filter(|room| room.bytes > 0).collect()
     }
 
-    /// Bytes of a target above the goal, and all that it has.
-    pub(super) fn excess(&self, target: TargetId, goal: u16) -> Option<(u64, u64)> {
+    /// The targets of a target's zone that take files, with their rooms.
+    fn near<'a>(
+        &'a self,
+        map: &'a ZoneMap,
+        target: TargetId,
+    ) -> impl Iterator<Item = (&'a Target, &'a Room)> {
+        let zone_of = |of: &Target| Some(map.node(of.node)?.zone);
+        let zone = map.target(target).and_then(zone_of);
+        let known = self.0.iter();
+        let known = known.filter_map(|(id, room)| Some((map.target(*id)?, room)));
+        known.filter(move |(of, _)| zone.is_some() && zone_of(of) == zone)
+    }
+
+    /// The mean fill of a target's zone: bytes that are used, of so many.
+    fn mean(&self, map: &ZoneMap, target: TargetId) -> (u128, u128) {
+        let near = self.near(map, target);
+        near.fold((0, 0), |(used, total), (_, room)| {
+            let space = room.space;
+            (
+                used + u128::from(space.used()),
+                total + u128::from(space.total),
+            )
+        })
+    }
+
+    /// Room of the targets in a target's zone that are less full than the mean.
+    pub(super) fn below_mean(&self, map: &ZoneMap, shedding: TargetId) -> Vec<TargetRoom> {
+        let mean = self.mean(map, shedding);
+        let gets = |of: &Target| !of.state.is_shedding();
+        let near = self.near(map, shedding).filter(|(of, _)| gets(of));
+        let rooms = near.map(|(of, room)| {
+            let space = room.space;
+            let even = part(mean, space.total).saturating_sub(space.used() + room.promised);
+            let kept = space.total / RESERVE + room.promised;
+            let bytes = even.min(space.free.saturating_sub(kept));
+            let target = of.id;
+            TargetRoom { target, bytes }
+        });
+        rooms.filter(|room| room.bytes > 0).collect()
+    }
+
+    /// Bytes of a target above the mean of its zone, and all that it has.
+    pub(super) fn excess(&self, map: &ZoneMap, target: TargetId) -> Option<(u64, u64)> {
         let space = self.0.get(&target)?.space;
-        let used = space.total.saturating_sub(space.free);
-        Some((used.saturating_sub(at(space.total, goal)), used))
+        let even = part(self.mean(map, target), space.total);
+        Some((space.used().saturating_sub(even), space.used()))
     }
 
     /// Capacity of a target.
@@ -114,8 +139,8 @@ impl Rooms {
     }
 }
 
-/// A part of a capacity, in ten-thousandths.
-fn at(total: u64, goal: u16) -> u64 {
-    let part = u128::from(total) * u128::from(goal) / u128::from(ALL);
-    u64::try_from(part).unwrap_or(u64::MAX)
+/// The bytes of a target that is as full as the mean.
+fn part((used, of): (u128, u128), total: u64) -> u64 {
+    let bytes = u128::from(total) * used / of.max(1);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
 }

@@ -17,13 +17,13 @@ use zonal_types::{ErrorCode, Instant, MapVersion, TargetId};
 use zonal_wire::RelocationPlan;
 use zonal_zonemap::MapEdit;
 
-/// All of a target: its capacity, or its objects.
-pub(super) const ALL: u16 = 10_000;
+/// All of a target's objects, or of its capacity.
+const ALL: u16 = 10_000;
 /// The least step of the share.
 const SHARE_STEP: u16 = 100;
 /// Steps of the share until all objects go.
 pub const SHARE_RAISES: u32 = 16;
-/// Ten-thousandths of the capacity above the goal that are even enough.
+/// Ten-thousandths of the capacity above the mean that are even enough.
 const NEAR: u64 = 50;
 
 #[derive(Debug, Default)]
@@ -47,33 +47,34 @@ impl Shedding {
     pub(super) async fn step<H: DrainHost>(
         &mut self,
         host: &H,
-        (target, goal): (TargetId, u16),
+        (target, is_ending): (TargetId, bool),
         rooms: &mut Rooms,
     ) -> Result<DrainCounts, ErrorCode> {
         match self.phase {
-            Phase::Choose => self.choose(host, (target, goal), rooms).await,
+            Phase::Choose => self.choose(host, (target, is_ending), rooms).await,
             Phase::Fill => self.fill(host, target).await,
             Phase::Settle(at, _) if host.now().ms_since(at) < host.lease_ms() => {
                 Ok(DrainCounts::default())
             }
-            Phase::Settle(_, fence) => self.settle(host, (target, goal, fence), rooms).await,
+            Phase::Settle(_, fence) => self.settle(host, (target, is_ending, fence), rooms).await,
         }
     }
 
     async fn choose<H: DrainHost>(
         &mut self,
         host: &H,
-        (target, goal): (TargetId, u16),
+        (target, is_ending): (TargetId, bool),
         rooms: &mut Rooms,
     ) -> Result<DrainCounts, ErrorCode> {
-        let (excess, used) = rooms.excess(target, goal).ok_or(ErrorCode::NotReady)?;
+        let map = host.map();
+        let (excess, used) = rooms.excess(&map, target).ok_or(ErrorCode::NotReady)?;
         let needed = u128::from(excess) * u128::from(ALL) / u128::from(used.max(1));
         let needed = u16::try_from(needed).unwrap_or(ALL).min(ALL);
         self.share = self.share.max(needed);
         let mut plan = RelocationPlan::default();
-        if goal < ALL && excess > 0 {
+        if !is_ending && excess > 0 {
             plan.share = self.share;
-            plan.room = rooms.below(&host.map(), target, goal);
+            plan.room = rooms.below_mean(&map, target);
         }
         let counts = look(host, (target, MapVersion(0)), false, plan, rooms).await?;
         if counts.begun == 0 {
@@ -102,7 +103,7 @@ impl Shedding {
     async fn settle<H: DrainHost>(
         &mut self,
         host: &H,
-        (target, goal, fence): (TargetId, u16, MapVersion),
+        (target, is_ending, fence): (TargetId, bool, MapVersion),
         rooms: &Rooms,
     ) -> Result<DrainCounts, ErrorCode> {
         let (plan, mut none) = (RelocationPlan::default(), Rooms::default());
@@ -111,10 +112,11 @@ impl Shedding {
             self.phase = Phase::Fill;
             return Ok(counts);
         }
-        let (excess, _used) = rooms.excess(target, goal).ok_or(ErrorCode::NotReady)?;
+        let map = host.map();
+        let (excess, _used) = rooms.excess(&map, target).ok_or(ErrorCode::NotReady)?;
         let near = rooms.total(target) / u64::from(ALL) * NEAR;
-        let has_room = !rooms.below(&host.map(), target, goal).is_empty();
-        if goal < ALL && excess > near && has_room && self.raise() {
+        let has_room = !rooms.below_mean(&map, target).is_empty();
+        if !is_ending && excess > near && has_room && self.raise() {
             self.phase = Phase::Choose;
             return Ok(counts);
         }

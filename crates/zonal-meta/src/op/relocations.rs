@@ -27,7 +27,7 @@ use zonal_zonemap::map::{Slot, SlotState, TargetState};
 const FILES_AT_ONCE: usize = 256;
 /// Files changed for one reply: they are one record of the log.
 const CHANGES_AT_ONCE: usize = 64;
-/// All of a target's objects, or of its capacity.
+/// All of a target's objects, in the unit of a plan's share.
 const ALL: u16 = 10_000;
 
 /// Counts of one reply.
@@ -142,10 +142,10 @@ impl Pass<'_> {
         for (known, own) in layout.components.iter().zip(&mut inode.layout.components) {
             match self.state {
                 TargetState::Returning => self.end_relocations(own, known, true),
-                TargetState::Shedding { goal, salt } => {
-                    self.end_relocations(own, known, goal >= ALL);
+                TargetState::Shedding { salt, is_ending } => {
+                    self.end_relocations(own, known, is_ending);
                     self.count_leftovers(own);
-                    if goal < ALL {
+                    if !is_ending {
                         self.shed((own, &layout), size, salt);
                     }
                 }

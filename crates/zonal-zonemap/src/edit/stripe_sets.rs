@@ -15,9 +15,6 @@ use crate::map::{Node, Slot, SlotState, StripeSet, Target, TargetState, ZoneMap}
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{Epoch, NodeId, StripeSetId, TargetId, ZoneId};
 
-/// All of a target's capacity, in the unit of [`TargetState::Shedding`].
-const FULL: u16 = 10_000;
-
 impl ZoneMap {
     /// The serving targets of a zone or of the cell, in rising order.
     fn serving(&self, zone: ZoneId) -> BTreeSet<TargetId> {
@@ -153,9 +150,10 @@ impl ZoneMap {
             (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
             (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
             // What is under way is dropped first.
-            (TargetState::Shedding { salt, .. }, TargetState::Serving) => {
-                TargetState::Shedding { goal: FULL, salt }
-            }
+            (TargetState::Shedding { salt, .. }, TargetState::Serving) => TargetState::Shedding {
+                salt,
+                is_ending: true,
+            },
             (TargetState::Serving | TargetState::Shedding { .. }, TargetState::Shedding { .. }) => {
                 state
             }

@@ -147,13 +147,15 @@ fn plan(
     }
     let mean = fill(used, total);
     let state = TargetState::Shedding {
-        goal: u16::try_from(mean).unwrap_or(u16::MAX),
         salt: u32::try_from(map.version.0 & u64::from(u32::MAX)).unwrap_or(0),
+        is_ending: false,
     };
     let full = fills.into_iter().filter(|(_, fill)| *fill > mean);
     let plans: Vec<_> = full.map(|(target, _)| (target, state)).collect();
     let line = format!(
-        "zone {zone}: {} targets give objects away until they are {} full",
+        "zone {zone}: targets are {} to {} full; {} of them give objects away until they are {} full",
+        percent(least),
+        percent(most),
         plans.len(),
         percent(mean)
     );
