@@ -149,6 +149,22 @@ fn run_change(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     }
 }
 
+/// Gives objects other places.
+fn run_relocation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    let MetaRequest::RelocateObjects {
+        target,
+        after,
+        unfinished,
+        settled,
+        plan,
+    } = request
+    else {
+        return Err(ErrorCode::Invalid);
+    };
+    let target = (*target, *settled);
+    op::relocations::relocate(tx, target, (*after, *unfinished), plan)
+}
+
 /// Runs a change of a file's size and data.
 fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
@@ -184,23 +200,11 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             allocated_delta,
             relocated,
             full,
-        } => match full {
-            true => op::stale_copies::give_up(tx, *ino, *target).map(|_attr| MetaReply::Done),
-            false => {
-                let target = (*ino, *target);
-                op::stale_copies::mend(tx, target, *as_of, *allocated_delta, relocated)
-            }
-        },
-        MetaRequest::RelocateObjects {
-            target,
-            after,
-            unfinished,
-            settled,
-            plan,
         } => {
-            let target = (*target, *settled);
-            op::relocations::relocate(tx, target, (*after, *unfinished), plan)
+            let (of, by) = ((*ino, *target), (*as_of, *full));
+            op::stale_copies::mend(tx, of, by, *allocated_delta, relocated)
         }
+        MetaRequest::RelocateObjects { .. } => run_relocation(tx, request),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

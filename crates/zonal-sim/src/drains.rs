@@ -85,14 +85,7 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             continue;
         }
         if rng.chance(REBALANCED) {
-            let salt = u32::try_from(rng.between(0, 1_000_000)).unwrap_or(0);
-            let state = TargetState::Shedding {
-                salt,
-                is_ending: false,
-            };
-            if set(&world, target, state) {
-                world.network.count(FaultKind::Rebalance);
-            }
+            rebalance(&world, target, rng.between(0, 1_000_000));
             continue;
         }
         if set(&world, target, TargetState::Draining) {
@@ -119,6 +112,17 @@ async fn is_whole(world: &Rc<World>) -> bool {
         }
     }
     world.storage_nodes().len() == world.storage_indices().len()
+}
+
+/// Has a target give objects to emptier ones.
+fn rebalance(world: &World, target: TargetId, salt: u64) {
+    let state = TargetState::Shedding {
+        salt: u32::try_from(salt).unwrap_or(0),
+        is_ending: false,
+    };
+    if set(world, target, state) {
+        world.network.count(FaultKind::Rebalance);
+    }
 }
 
 fn set(world: &World, target: TargetId, state: TargetState) -> bool {

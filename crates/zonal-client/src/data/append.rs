@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
-use zonal_types::{ErrorCode, FileData, Instant, Layout};
+use zonal_types::{Column, Component, ErrorCode, FileData, Instant, Layout};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
 
 impl<N: Net> ClientCall<'_, N> {
@@ -230,10 +230,7 @@ impl<N: Net> ClientCall<'_, N> {
                 // The request names the file as it was when the place was assigned, or after the
                 // truncation that left a part of the place; and the object as it is now.
                 let make = |object: ObjectRef| StorageRequest::Write {
-                    object: ObjectRef {
-                        column: object.column,
-                        ..Self::object(&data, component, piece.column, &object)
-                    },
+                    object: Self::object_as_of(&data, component, piece.column, object),
                     offset: piece.object_offset,
                     sync: false,
                     expected_version: 0,
@@ -271,6 +268,19 @@ impl<N: Net> ClientCall<'_, N> {
             }
         }
         Ok(())
+    }
+
+    /// An object with the state of its file as of `data`.
+    fn object_as_of(
+        data: &FileData,
+        component: &Component,
+        place: Column,
+        object: ObjectRef,
+    ) -> ObjectRef {
+        ObjectRef {
+            column: object.column,
+            ..Self::object(data, component, place, &object)
+        }
     }
 
     /// The pieces of a range for places that a change may have missed, placed by this layout.

@@ -166,11 +166,8 @@ impl<N: Net> ClientCall<'_, N> {
             let (made, out) = ((&place, &request), out.as_deref_mut());
             match self.attempt(file, kind, made, payload, out).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
-                Err(ErrorCode::NoSpace)
-                    if how.fills && place_use(component, column) == PlaceUse::Filling =>
-                {
-                    self.give_up_place(file, place.target).await?;
-                    failed = None;
+                Err(ErrorCode::NoSpace) if how.fills && is_filled_now(component, column) => {
+                    failed = self.give_up_place(file, place.target).await.err();
                 }
                 Err(code) => failed = Some(code),
             }
@@ -455,6 +452,11 @@ fn standing_place(component: &Component, place: Column, make: MakeRequest<'_>) -
         StorageRequest::Read { .. } | StorageRequest::Map { .. } | StorageRequest::Stat { .. }
     );
     is_read.then_some(object)
+}
+
+/// True where a target fills the place, which nobody reads yet.
+fn is_filled_now(component: &Component, place: Column) -> bool {
+    place_use(component, place) == PlaceUse::Filling
 }
 
 /// Whether a request that ended like this may still be executed.

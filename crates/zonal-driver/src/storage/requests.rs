@@ -100,18 +100,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 offset,
                 length,
             } => self.read(object, *offset, *length, reply).await,
-            StorageRequest::Truncate { object } => {
-                let (id, truncation) = named(object);
-                let has_moved = || self.has_moved(header, request);
-                let sender = ChangeSender {
-                    attempt: ChangeAttempt::default(),
-                    is_gone: &has_moved,
-                    fills: false,
-                };
-                let edit = Edit::truncate(id, truncation);
-                let outcome = self.edit(edit, sender).await?;
-                Ok(self.written(outcome))
-            }
+            StorageRequest::Truncate { object } => self.truncate(header, request, object).await,
             StorageRequest::Map {
                 object,
                 offset,
@@ -157,6 +146,23 @@ impl<H: TargetHost> TargetDriver<H> {
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
         }
+    }
+
+    async fn truncate(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        object: &ObjectRef,
+    ) -> Result<StorageReply, Refused> {
+        let (id, truncation) = named(object);
+        let has_moved = || self.has_moved(header, request);
+        let sender = ChangeSender {
+            attempt: ChangeAttempt::default(),
+            is_gone: &has_moved,
+            fills: false,
+        };
+        let outcome = self.edit(Edit::truncate(id, truncation), sender).await?;
+        Ok(self.written(outcome))
     }
 
     /// Carries out changes of a range, which are numbered by attempt.

@@ -55,13 +55,17 @@ pub(crate) fn give_up(tx: &mut Tx<'_>, ino: Ino, target: TargetId) -> Result {
 }
 
 /// Removes the mark of copies that their target has filled. `as_of`: the map by which it began.
+/// `full`: it has no room, and what moves to it stays.
 pub(crate) fn mend(
     tx: &mut Tx<'_>,
     (ino, target): (Ino, TargetId),
-    as_of: MapVersion,
+    (as_of, full): (MapVersion, bool),
     allocated_delta: i64,
     relocated: &[(DataId, Column)],
 ) -> Result {
+    if full {
+        return give_up(tx, ino, target).map(|_attr| MetaReply::Done);
+    }
     let mut inode = tx.inode(ino)?;
     let map = tx.env.map;
     // Where the target went out since, clients relied on the mark.
