@@ -183,6 +183,7 @@ impl Drains {
             moving.map(|target| (target.id, target.state)).collect();
         let is_moving = |id: &TargetId| moving.iter().any(|(target, _)| target == id);
         self.targets.retain(|id, _| is_moving(id));
+        self.rooms.keep_promises(is_moving);
         let mut all = Vec::new();
         // A target may have a lease of the manager that led before.
         if host.now().ms_since(self.begin) < host.lease_ms() {
@@ -209,6 +210,9 @@ impl Drains {
                 }
                 _ => step(host, (target, state), &mut known, rooms).await,
             };
+            if counts.is_ok_and(|counts| counts.filling == 0) {
+                self.rooms.keep_promises(|giver| *giver != target);
+            }
             if let Ok(counts) = counts {
                 known.counts = counts;
                 known.most = known.most.max(counts.filling);
@@ -223,9 +227,6 @@ impl Drains {
                 ms: host.now().ms_since(begun),
             });
             self.targets.insert(target, known);
-        }
-        if all.iter().all(|of| of.filling == 0) {
-            self.rooms.forget_promises();
         }
         all
     }
@@ -349,7 +350,7 @@ async fn look<H: DrainHost>(
             sum.unfenced = sum.unfenced.saturating_add(unfenced);
             sum.stuck = sum.stuck.saturating_add(stuck);
             sum.no_room = sum.no_room.saturating_add(no_room);
-            rooms.promise(&placed);
+            rooms.promise(target, &placed);
             take(&mut plan, &placed);
             match next {
                 Some(next) if next > after => after = next,

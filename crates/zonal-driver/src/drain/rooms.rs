@@ -27,8 +27,19 @@ impl TargetSpace {
 #[derive(Debug, Default)]
 struct Room {
     space: TargetSpace,
-    /// Bytes on their way to it.
-    promised: u64,
+    /// Bytes on their way to it, by the target that gives them.
+    promised: BTreeMap<TargetId, u64>,
+}
+
+impl Room {
+    /// What stays free of more objects.
+    fn kept(&self) -> u64 {
+        (self.space.total / RESERVE).saturating_add(self.promised())
+    }
+
+    fn promised(&self) -> u64 {
+        self.promised.values().sum()
+    }
 }
 
 /// The room of all targets that answer.
@@ -36,7 +47,7 @@ struct Room {
 pub(super) struct Rooms(BTreeMap<TargetId, Room>);
 
 impl Rooms {
-    /// Asks the targets that serve. What came since counts as promised before.
+    /// Asks the targets that serve. What is promised counts until all of its giver's objects came.
     pub(super) async fn refresh<H: DrainHost>(&mut self, host: &H) {
         let map = host.map();
         let serving = map.targets.iter().filter(|of| of.state.takes_files());
@@ -52,35 +63,38 @@ impl Rooms {
             let Some(space) = space else {
                 continue;
             };
-            let came = room.space.free.saturating_sub(space.free);
-            room.promised = room.promised.saturating_sub(came);
             room.space = space;
             self.0.insert(target, room);
         }
     }
 
-    /// Targets get these bytes.
-    pub(super) fn promise(&mut self, placed: &[TargetRoom]) {
+    /// Targets get these bytes of another one.
+    pub(super) fn promise(&mut self, giver: TargetId, placed: &[TargetRoom]) {
         for of in placed {
             if let Some(room) = self.0.get_mut(&of.target) {
-                room.promised = room.promised.saturating_add(of.bytes);
+                let promised = room.promised.entry(giver).or_default();
+                *promised = promised.saturating_add(of.bytes);
             }
         }
     }
 
-    /// Nothing is on its way.
-    pub(super) fn forget_promises(&mut self) {
-        self.0.values_mut().for_each(|room| room.promised = 0);
+    /// Nothing of other targets than these is on its way.
+    pub(super) fn keep_promises(&mut self, gives: impl Fn(&TargetId) -> bool) {
+        for room in self.0.values_mut() {
+            room.promised.retain(|giver, _bytes| gives(giver));
+        }
+    }
+
+    /// Objects of some target are on their way.
+    pub(super) fn has_promises(&self) -> bool {
+        self.0.values().any(|room| !room.promised.is_empty())
     }
 
     /// Room for the objects of targets that leave.
     pub(super) fn all(&self) -> Vec<TargetRoom> {
-        let all = self.0.iter().map(|(target, room)| {
-            let kept = room.space.total / RESERVE + room.promised;
-            TargetRoom {
-                target: *target,
-                bytes: room.space.free.saturating_sub(kept),
-            }
+        let all = self.0.iter().map(|(target, room)| TargetRoom {
+            target: *target,
+            bytes: room.space.free.saturating_sub(room.kept()),
         });
         all.filter(|room| room.bytes > 0).collect()
     }
@@ -117,9 +131,8 @@ impl Rooms {
         let near = self.near(map, shedding).filter(|(of, _)| gets(of));
         let rooms = near.map(|(of, room)| {
             let space = room.space;
-            let even = part(mean, space.total).saturating_sub(space.used() + room.promised);
-            let kept = space.total / RESERVE + room.promised;
-            let bytes = even.min(space.free.saturating_sub(kept));
+            let even = part(mean, space.total).saturating_sub(space.used() + room.promised());
+            let bytes = even.min(space.free.saturating_sub(room.kept()));
             let target = of.id;
             TargetRoom { target, bytes }
         });

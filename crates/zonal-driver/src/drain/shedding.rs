@@ -115,10 +115,18 @@ impl Shedding {
         let map = host.map();
         let (excess, _used) = rooms.excess(&map, target).ok_or(ErrorCode::NotReady)?;
         let near = rooms.total(target) / u64::from(ALL) * NEAR;
-        let has_room = !rooms.below_mean(&map, target).is_empty();
-        if !is_ending && excess > near && has_room && self.raise() {
-            self.phase = Phase::Choose;
-            return Ok(counts);
+        if !is_ending && excess > near {
+            let mut room = rooms.below_mean(&map, target).into_iter();
+            if room.any(|room| room.bytes > near) {
+                if self.raise() {
+                    self.phase = Phase::Choose;
+                    return Ok(counts);
+                }
+            } else if rooms.has_promises() {
+                // What others gave counts twice until it has come.
+                self.phase = Phase::Fill;
+                return Ok(counts);
+            }
         }
         host.edit(MapEdit::EndReturn { target }).await?;
         Ok(counts)
