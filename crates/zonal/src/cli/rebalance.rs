@@ -5,7 +5,7 @@ use crate::cell::connection::CellHandle;
 use crate::cell::node_status::{TargetCapacity, look_at_all};
 use crate::cli::drain::{drains_of, progress, seconds_left};
 use crate::cli::edit_args::EditArgs;
-use crate::cli::target_remove::edit_map;
+use crate::cli::target_remove::edit_map_at_once;
 use crate::cli::zone::zone_of;
 use crate::console;
 use crate::exit::{Failure, NOT_FOUND, UNREACHABLE};
@@ -81,9 +81,10 @@ impl Rebalance {
         if self.edit.previews(&map, &lines) {
             return Ok(());
         }
-        let mut map = map;
-        for (target, state) in plans {
-            map = edit_map(&cell, &map, MapEdit::UseTarget { target, state })?;
+        let edit = |(target, state)| MapEdit::UseTarget { target, state };
+        let edits: Vec<MapEdit> = plans.into_iter().map(edit).collect();
+        if !edits.is_empty() {
+            edit_map_at_once(&cell, &map, edits)?;
         }
         match self.follow {
             true => follow(&cell, &zones, self.json),
