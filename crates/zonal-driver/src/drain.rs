@@ -1,5 +1,6 @@
-//! Drain: moves the objects of targets that leave to other targets
-//! (docs/rfcs/2026-11-27-relocations.md). The leading manager drives it.
+//! Drain: moves the objects of targets that leave, or are fuller than others, to other targets
+//! (docs/rfcs/2026-11-27-relocations.md, docs/rfcs/2026-11-27-rebalance.md). The leading manager
+//! drives it.
 //!
 //! All state is in the map and in the layouts: another manager goes on where this one ended, and
 //! each round may be repeated.
@@ -7,11 +8,17 @@
 //! *Cost* of a round: one call to each shard for 256 files: of all files at first, then of those
 //! that are not filled yet. An edit of the map for each fence.
 
+mod rooms;
+mod shedding;
+
+use rooms::Rooms;
+pub use rooms::TargetSpace;
+use shedding::Shedding;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use zonal_types::{ErrorCode, Ino, Instant, MapVersion, ShardId, TargetId};
-use zonal_wire::{DrainStatus, MetaReply, MetaRequest};
+use zonal_wire::{DrainStatus, MetaReply, MetaRequest, RelocationPlan, TargetRoom};
 use zonal_zonemap::map::SlotState;
 use zonal_zonemap::{MapEdit, Target, TargetState, ZoneMap};
 
@@ -45,6 +52,9 @@ pub trait DrainHost {
     /// Takes a target out whose server has ended, without a client that reports it.
     fn take_out_silent(&self, target: TargetId);
 
+    /// Asks targets for their space. `None`: no answer.
+    fn spaces(&self, targets: &[TargetId]) -> impl Future<Output = Vec<Option<TargetSpace>>>;
+
     /// Time for which a target may serve by an older map than the manager's, ms.
     fn lease_ms(&self) -> u64;
 }
@@ -60,6 +70,8 @@ pub struct DrainCounts {
     pub unfenced: u64,
     /// Objects without another copy in service, or without a target to go to.
     pub stuck: u64,
+    /// Those of them for which no target has room.
+    pub no_room: u64,
 }
 
 /// A target that leaves, as this manager knows it.
@@ -67,9 +79,13 @@ pub struct DrainCounts {
 struct LeavingTarget {
     /// All files were looked through and nothing was begun, at this time.
     looked: Option<Instant>,
-    stuck: u64,
+    stuck: (u64, u64),
     /// Looks through all files after which objects were stuck, by the present service.
     stuck_looks: u32,
+    /// Last looks that found objects which had a place before: it ran full.
+    relapses: u32,
+    /// The next look through all files comes after all had been filled.
+    is_last_look: bool,
     service: ServiceCounts,
     /// The last fence, and its version of the map: while a target leaves, the one after which
     /// nothing was on its way any more.
@@ -79,6 +95,7 @@ struct LeavingTarget {
     begun: Option<Instant>,
     counts: DrainCounts,
     most: u64,
+    shedding: Shedding,
 }
 
 /// Numbers that change where stuck objects may get a source, or a place to go: targets that take
@@ -107,6 +124,7 @@ pub struct Drains {
     targets: BTreeMap<TargetId, LeavingTarget>,
     /// Targets that are out, and since when this manager knows it.
     out: BTreeMap<TargetId, Instant>,
+    rooms: Rooms,
 }
 
 impl Drains {
@@ -117,6 +135,7 @@ impl Drains {
             begin: now,
             targets: BTreeMap::new(),
             out: BTreeMap::new(),
+            rooms: Rooms::default(),
         }
     }
 
@@ -131,10 +150,7 @@ impl Drains {
         self.out.retain(|target, _since| map.is_out(*target));
         let mut begun = Vec::new();
         for target in &map.targets {
-            let is_known = matches!(
-                target.state,
-                TargetState::Serving | TargetState::Returned | TargetState::Returning
-            );
+            let is_known = target.state.takes_files() || target.state == TargetState::Returning;
             if !is_known {
                 continue;
             }
@@ -161,21 +177,25 @@ impl Drains {
         begun
     }
 
-    /// One round for each target that leaves or returns. Returns their progress.
+    /// One round for each target that leaves, returns or sheds. Returns their progress.
     pub async fn round<H: DrainHost>(&mut self, host: &H) -> Vec<DrainStatus> {
         let map = host.map();
-        let moving = map
-            .targets
-            .iter()
-            .filter(|target| target.state.is_leaving() || target.state == TargetState::Returning);
+        let moving = map.targets.iter().filter(|target| target.state.is_moving());
         let moving: Vec<(TargetId, TargetState)> =
             moving.map(|target| (target.id, target.state)).collect();
         let is_moving = |id: &TargetId| moving.iter().any(|(target, _)| target == id);
         self.targets.retain(|id, _| is_moving(id));
+        self.rooms.keep_promises(is_moving);
         let mut all = Vec::new();
         // A target may have a lease of the manager that led before.
         if host.now().ms_since(self.begin) < host.lease_ms() {
             return all;
+        }
+        for (target, _state) in &moving {
+            open_sets_of(host, *target).await;
+        }
+        if !moving.is_empty() {
+            self.rooms.refresh(host).await;
         }
         for (target, state) in moving {
             let mut known = self.targets.remove(&target).unwrap_or_default();
@@ -185,7 +205,17 @@ impl Drains {
                     ..LeavingTarget::default()
                 };
             }
-            if let Ok(counts) = step(host, target, state, &mut known).await {
+            let rooms = &mut self.rooms;
+            let counts = match state {
+                TargetState::Shedding { is_ending, .. } => {
+                    known.shedding.step(host, (target, is_ending), rooms).await
+                }
+                _ => step(host, (target, state), &mut known, rooms).await,
+            };
+            if counts.is_ok_and(|counts| counts.filling == 0) {
+                self.rooms.keep_promises(|giver| *giver != target);
+            }
+            if let Ok(counts) = counts {
                 known.counts = counts;
                 known.most = known.most.max(counts.filling);
             }
@@ -195,6 +225,7 @@ impl Drains {
                 filling: known.counts.filling,
                 most: known.most,
                 stuck: known.counts.stuck,
+                no_room: known.counts.no_room,
                 ms: host.now().ms_since(begun),
             });
             self.targets.insert(target, known);
@@ -216,16 +247,16 @@ fn has_another(map: &ZoneMap, target: &Target) -> bool {
 /// The next step for one target.
 async fn step<H: DrainHost>(
     host: &H,
-    target: TargetId,
-    state: TargetState,
+    (target, state): (TargetId, TargetState),
     known: &mut LeavingTarget,
+    rooms: &mut Rooms,
 ) -> Result<DrainCounts, ErrorCode> {
     let (now, service) = (host.now(), ServiceCounts::of(&host.map()));
     if known.service != service {
         (known.service, known.stuck_looks) = (service, 0);
     }
     let pause = LOOK_AGAIN_MS << known.stuck_looks.min(LOOK_AGAIN_DOUBLINGS);
-    let is_due = |at: Instant| known.stuck > 0 && now.ms_since(at) >= pause;
+    let is_due = |at: Instant| known.stuck.0 > 0 && now.ms_since(at) >= pause;
     let full = known.looked.is_none_or(is_due);
     // Until then the target may serve by a map without the fence.
     let is_over = |(at, _): (Instant, MapVersion)| now.ms_since(at) >= host.lease_ms();
@@ -235,9 +266,16 @@ async fn step<H: DrainHost>(
         Some(_) if returns => return Ok(DrainCounts::default()),
         _ => MapVersion(0),
     };
-    let counts = look(host, (target, settled), !full).await?;
+    let plan = RelocationPlan {
+        share: 0,
+        room: rooms.all(),
+    };
+    let counts = look(host, (target, settled), !full, plan, rooms).await?;
     if full {
-        known.stuck = counts.stuck;
+        if std::mem::take(&mut known.is_last_look) && counts.begun > 0 {
+            known.relapses = known.relapses.saturating_add(1);
+        }
+        known.stuck = (counts.stuck, counts.no_room);
         known.stuck_looks = match counts.stuck {
             0 => 0,
             _ => known.stuck_looks.saturating_add(1),
@@ -245,7 +283,8 @@ async fn step<H: DrainHost>(
         known.looked = (counts.begun == 0).then_some(now);
     }
     let counts = DrainCounts {
-        stuck: known.stuck,
+        stuck: known.stuck.0,
+        no_room: known.stuck.1,
         ..counts
     };
     if counts.unfenced > 0 {
@@ -253,7 +292,7 @@ async fn step<H: DrainHost>(
         known.fenced = returns.then(|| (host.now(), version));
         return Ok(counts);
     }
-    if counts.begun > 0 || counts.filling > 0 || known.stuck > 0 {
+    if counts.begun > 0 || counts.filling > 0 || known.stuck.0 > 0 {
         if !returns {
             known.fenced = None;
         }
@@ -269,14 +308,17 @@ async fn step<H: DrainHost>(
     }
     // The last look is through all files.
     if !full {
-        known.looked = None;
+        let pause = match known.relapses {
+            0 => 0,
+            relapses => LOOK_AGAIN_MS << (relapses - 1).min(LOOK_AGAIN_DOUBLINGS),
+        };
+        if known.looked.is_none_or(|at| now.ms_since(at) >= pause) {
+            (known.looked, known.is_last_look) = (None, true);
+        }
         return Ok(counts);
     }
     let edit = match state {
-        TargetState::Returning => MapEdit::UseTarget {
-            target,
-            state: TargetState::Returned,
-        },
+        TargetState::Returning => MapEdit::EndReturn { target },
         _leaving => MapEdit::Retire { target },
     };
     host.edit(edit).await?;
@@ -288,6 +330,8 @@ async fn look<H: DrainHost>(
     host: &H,
     (target, settled): (TargetId, MapVersion),
     unfinished: bool,
+    mut plan: RelocationPlan,
+    rooms: &mut Rooms,
 ) -> Result<DrainCounts, ErrorCode> {
     let mut sum = DrainCounts::default();
     for shard in &host.map().shards {
@@ -298,6 +342,7 @@ async fn look<H: DrainHost>(
                 after,
                 unfinished,
                 settled,
+                plan: plan.clone(),
             };
             let reply = host.ask_shard(shard.id, &request).await;
             let Some(MetaReply::Relocations {
@@ -305,6 +350,8 @@ async fn look<H: DrainHost>(
                 filling,
                 unfenced,
                 stuck,
+                no_room,
+                placed,
                 next,
             }) = reply
             else {
@@ -314,6 +361,9 @@ async fn look<H: DrainHost>(
             sum.filling = sum.filling.saturating_add(filling);
             sum.unfenced = sum.unfenced.saturating_add(unfenced);
             sum.stuck = sum.stuck.saturating_add(stuck);
+            sum.no_room = sum.no_room.saturating_add(no_room);
+            rooms.promise(target, &placed);
+            take(&mut plan, &placed);
             match next {
                 Some(next) if next > after => after = next,
                 _ => break,
@@ -321,4 +371,27 @@ async fn look<H: DrainHost>(
         }
     }
     Ok(sum)
+}
+
+/// Takes bytes that targets get from the room that is left.
+fn take(plan: &mut RelocationPlan, placed: &[TargetRoom]) {
+    for of in placed {
+        let found = plan.room.iter_mut().find(|room| room.target == of.target);
+        if let Some(room) = found {
+            room.bytes = room.bytes.saturating_sub(of.bytes);
+        }
+    }
+}
+
+/// Opens the stripe sets of a target's zone: objects may go to a target that no file uses yet.
+async fn open_sets_of<H: DrainHost>(host: &H, target: TargetId) {
+    let map = host.map();
+    let node = map.target(target).and_then(|of| map.node(of.node));
+    let Some(zone) = node.map(|node| node.zone) else {
+        return;
+    };
+    if map.default_sets(zone).any(|set| !set.is_open) {
+        // The next round tries again.
+        host.edit(MapEdit::OpenSets { zone }).await.ok();
+    }
 }

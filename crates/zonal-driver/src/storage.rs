@@ -19,6 +19,7 @@ mod damage_repair;
 mod edits;
 mod fence_gate;
 mod host;
+mod leftovers;
 mod reads;
 mod requests;
 mod resync;

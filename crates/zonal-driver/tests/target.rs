@@ -11,14 +11,14 @@ mod memory;
 
 use memory::{
     At, BLOCK, Driven, Stored, ask, ask_guarded, begun, contents, copied_file, delete_of, kill,
-    map_with_target, now, object, open, read_of, write, write_at,
+    map_with_target, map_with_two_targets, now, object, open, read_of, write, write_at,
 };
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::at_once;
 use zonal_types::{
-    ClientId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, Ino, MapVersion, ShardId,
-    TargetId,
+    ClientId, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, Ino, MapVersion,
+    Redundancy, Relocation, RelocationState, ShardId, TargetId,
 };
 use zonal_wire::{MetaReply, MetaRequest, StorageRequest};
 use zonal_zonemap::MapEdit;
@@ -200,6 +200,112 @@ fn a_change_of_a_client_is_not_replaced_by_older_bytes_of_the_other_copy() {
     let round = at_once(filling).unwrap().unwrap();
     assert_eq!((round.mended, round.left), (1, 0));
     assert_eq!(contents(&driven, 1), *host.copy.borrow());
+}
+
+/// The answer of a shard about a file whose object has left this target for the other one.
+fn left_file(driven: &Driven, as_of: MapVersion) -> MetaReply {
+    let MetaReply::Files { mut files, next } = copied_file(driven, Vec::new(), Vec::new()) else {
+        panic!("files");
+    };
+    let data = &mut files[0].1;
+    let component = &mut data.layout.components[0];
+    let own = component.start_column;
+    component.start_column = Column(1 - own.0);
+    component.redundancy = Redundancy::Copies { copies: 1, step: 0 };
+    component.relocations = vec![Relocation {
+        object: Column(0),
+        set: component.set,
+        slot: own.0,
+        state: RelocationState::Leftover,
+        as_of: data.as_of,
+    }];
+    data.as_of = as_of;
+    MetaReply::Files { files, next }
+}
+
+#[test]
+fn what_is_left_of_an_object_is_deleted_once_no_client_uses_it() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'o'; 8 * LARGE]);
+    let host = driven.host();
+    let map = map_with_two_targets();
+    let early = left_file(&driven, map.version);
+    host.shard_answers.replace([early].into());
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left, round.unfenced), (0, 1, 1));
+    assert_eq!(contents(&driven, 1), [b'o'; 8 * LARGE]);
+
+    let target = TargetId(1);
+    let fenced = map.edited(&[MapEdit::RenewEpochs { target }]);
+    let fenced = Arc::new(fenced.unwrap().unwrap());
+    // A layout that is older than the fence may lack a relocation that brings the object back.
+    for (as_of, counts) in [(map.version, (0, 1)), (fenced.version, (1, 0))] {
+        let answer = left_file(&driven, as_of);
+        host.map.replace(Some(fenced.clone()));
+        let answers = [answer, MetaReply::Done].into();
+        host.shard_answers.replace(answers);
+        host.asked.take();
+        let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+        assert_eq!((round.mended, round.left), counts);
+    }
+    assert_eq!(contents(&driven, 1), []);
+    let asked = host.asked.take();
+    let Some(MetaRequest::MendCopy { relocated, .. }) = asked.last() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(*relocated, [(DataId(1), Column(0))]);
+    // It may come back.
+    write(&driven, 1, 0, &[b'n'; 100]);
+    assert_eq!(contents(&driven, 1), [b'n'; 100]);
+}
+
+#[test]
+fn a_target_that_is_full_gives_up_what_moves_to_it() {
+    let driven = open(Stored::default());
+    let mut object = 2;
+    while now(&driven, write_at(object, 0), &[b'o'; LARGE]).is_ok() {
+        object += 1;
+    }
+    stale_file(&driven, vec![b'n'; 64 * LARGE]);
+    let answers = [MetaReply::Done];
+    driven.host().shard_answers.borrow_mut().extend(answers);
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (0, 1));
+    let asked = driven.host().asked.take();
+    let is_given_up = matches!(
+        asked.as_slice(),
+        [_, MetaRequest::MendCopy { full: true, .. }]
+    );
+    assert!(is_given_up, "{asked:?}");
+}
+
+#[test]
+fn a_change_that_waited_past_a_fence_is_not_made() {
+    let driven = open(Stored::default());
+    write(&driven, 1, 0, &[b'o'; LARGE]);
+    let map = Arc::new(map_with_two_targets());
+    let set = map.sets.iter().find(|set| set.width() == 2).unwrap();
+    let own = set.slots.iter().position(|slot| slot.target == TargetId(1));
+    let own = own.unwrap();
+    let epoch = set.slots[own].slot_epoch;
+    let host = driven.host();
+    host.map.replace(Some(map.clone()));
+    host.fences.replace(Some((Vec::new(), true)));
+    host.lease.set(true);
+    let mut request = write_at(1, 0);
+    if let StorageRequest::Write { object, .. } = &mut request {
+        (object.set, object.slot) = (set.id, own as u16);
+    }
+    let again = request.clone();
+    host.stops_at.set(Some(At::Commit));
+    let paused = begun(ask_guarded(&driven, epoch, request, vec![b'n'; LARGE]));
+    let target = TargetId(1);
+    let fenced = map.edited(&[MapEdit::RenewEpochs { target }]);
+    host.map.replace(Some(Arc::new(fenced.unwrap().unwrap())));
+    assert_eq!(at_once(paused).unwrap(), Err(ErrorCode::NotReady));
+    assert_eq!(contents(&driven, 1), [b'o'; LARGE]);
+    let again = at_once(ask_guarded(&driven, epoch, again, vec![b'n'; LARGE]));
+    assert_eq!(again.unwrap(), Err(ErrorCode::StaleEpoch));
 }
 
 #[test]

@@ -336,7 +336,7 @@ pub fn is_drained(map: &ZoneMap, target: TargetId) -> bool {
 }
 
 /// True where a target may have an object of a file that does not count. The object moves there, or
-/// it has left the target, which may keep its bytes.
+/// it has left the target, which is to delete it.
 #[must_use]
 pub fn may_be_left(map: &ZoneMap, component: &Component, object: Column, target: TargetId) -> bool {
     let mut places = zonal_layout::places(component);
@@ -345,8 +345,5 @@ pub fn may_be_left(map: &ZoneMap, component: &Component, object: Column, target:
         zonal_layout::object_of(component, place) == object
             && slot.is_some_and(|slot| slot.target == target)
     };
-    let has_left = map.target_state(target).is_some_and(TargetState::has_left);
-    let mut relocations = component.relocations.iter();
-    let has_moved = relocations.any(|relocation| relocation.object == object);
-    is_drained(map, target) || places.any(is_its) || (has_left && has_moved)
+    is_drained(map, target) || places.any(is_its) || map.has_leftover(component, object, target)
 }

@@ -25,7 +25,7 @@ pub mod stripe;
 pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_data, next_hole};
 pub use new_layout::{new_layout, on_slot, with_also_zone, with_inline};
 pub use places::{
-    PlaceUse, main_place, object_of, other_places, place_use, places, places_of_column,
+    PlaceUse, leftovers, main_place, object_of, other_places, place_use, places, places_of_column,
     relocation_of, slot_of_place,
 };
 pub use stripe::{

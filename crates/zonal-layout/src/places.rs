@@ -34,7 +34,13 @@ fn is_new(component: &Component, place: Column) -> bool {
 #[must_use]
 pub fn relocation_of(component: &Component, object: Column) -> Option<&Relocation> {
     let mut relocations = component.relocations.iter();
-    relocations.find(|found| found.object == object && found.state != RelocationState::Settled)
+    relocations.find(|found| found.object == object && found.state.is_under_way())
+}
+
+/// The places at which something of an object is to be deleted.
+pub fn leftovers(component: &Component) -> impl Iterator<Item = &Relocation> {
+    let relocations = component.relocations.iter();
+    relocations.filter(|of| of.state == RelocationState::Leftover)
 }
 
 /// The new place of an object that is relocated.

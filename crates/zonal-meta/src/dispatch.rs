@@ -149,6 +149,22 @@ fn run_change(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     }
 }
 
+/// Gives objects other places.
+fn run_relocation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    let MetaRequest::RelocateObjects {
+        target,
+        after,
+        unfinished,
+        settled,
+        plan,
+    } = request
+    else {
+        return Err(ErrorCode::Invalid);
+    };
+    let target = (*target, *settled);
+    op::relocations::relocate(tx, target, (*after, *unfinished), plan)
+}
+
 /// Runs a change of a file's size and data.
 fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
     match request {
@@ -175,6 +191,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             allocated_delta,
         } => op::truncate::confirm(tx, *ino, *truncate_seq, *allocated_delta),
         MetaRequest::TakePrivileges { who, ino } => op::setattr::take_privileges(tx, who, *ino),
+        MetaRequest::GiveUpPlace { ino, target } => op::stale_copies::give_up(tx, *ino, *target),
         MetaRequest::MarkStale { ino, targets } => op::stale_copies::mark(tx, *ino, targets),
         MetaRequest::MendCopy {
             ino,
@@ -182,13 +199,12 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             as_of,
             allocated_delta,
             relocated,
-        } => op::stale_copies::mend(tx, (*ino, *target), *as_of, *allocated_delta, relocated),
-        MetaRequest::RelocateObjects {
-            target,
-            after,
-            unfinished,
-            settled,
-        } => op::relocations::relocate(tx, (*target, *settled), *after, *unfinished),
+            full,
+        } => {
+            let (of, by) = ((*ino, *target), (*as_of, *full));
+            op::stale_copies::mend(tx, of, by, *allocated_delta, relocated)
+        }
+        MetaRequest::RelocateObjects { .. } => run_relocation(tx, request),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

@@ -22,6 +22,8 @@ pub struct Delete {
     at: usize,
     /// Blocks of the current object below this one are deleted.
     from: u64,
+    /// The objects may come again.
+    may_return: bool,
 }
 
 /// The shell's next action for a deletion.
@@ -45,6 +47,17 @@ impl Delete {
             objects,
             at: 0,
             from: 0,
+            may_return: false,
+        }
+    }
+
+    /// As [`Self::new`], of objects that lie elsewhere now and may move here again. Their late
+    /// writes are refused by the epochs of slots.
+    #[must_use]
+    pub fn of_leftovers(objects: Vec<ObjectId>) -> Self {
+        Self {
+            may_return: true,
+            ..Self::new(objects)
         }
     }
 }
@@ -59,7 +72,8 @@ impl StorageTarget {
         kv: &dyn KvRead,
         delete: &mut Delete,
     ) -> Result<DeleteStep, ErrorCode> {
-        for object in delete.objects.iter().skip(delete.at).take(STEP_OBJECTS) {
+        let now = delete.objects.iter().skip(delete.at).take(STEP_OBJECTS);
+        for object in now.filter(|_| !delete.may_return) {
             self.recent_deletes.add(*object);
         }
         let mut batch = Batch::default();

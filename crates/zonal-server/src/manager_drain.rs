@@ -9,14 +9,16 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_driver::at_once;
-use zonal_driver::drain::{DrainHost, Drains};
+use zonal_driver::drain::{DrainHost, Drains, TargetSpace};
 use zonal_types::limits::TARGET_LEASE_WAIT_MS;
 use zonal_types::{ErrorCode, Instant, MapVersion, ShardId, TargetId};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
 /// Time between two rounds.
 const PERIOD: Duration = Duration::from_secs(1);
+/// Targets asked for their space in parallel.
+const TARGETS_AT_ONCE: usize = 16;
 
 /// Starts the thread. A target that is out for `rebuild_after_ms` is rebuilt (0: never).
 ///
@@ -58,6 +60,31 @@ impl DrainHost for Reign<'_> {
 
     fn take_out_silent(&self, target: TargetId) {
         self.role.take_out_down(target);
+    }
+
+    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<TargetSpace>> {
+        let ask = |target: TargetId| {
+            let map = self.link.map.current();
+            let node = map.target(target)?.node;
+            let asked = StorageRequest::StatFs { target };
+            match self.link.peers.storage(&self.link.map, node, &asked) {
+                Ok(StorageReply::StatFs { total, free, .. }) => Some(TargetSpace { total, free }),
+                _no_answer => None,
+            }
+        };
+        let mut spaces = Vec::with_capacity(targets.len());
+        for some in targets.chunks(TARGETS_AT_ONCE) {
+            std::thread::scope(|scope| {
+                let start = |target: &TargetId| {
+                    let target = *target;
+                    let thread = std::thread::Builder::new().name("space".into());
+                    thread.spawn_scoped(scope, move || ask(target)).ok()
+                };
+                let started: Vec<_> = some.iter().map(start).collect();
+                spaces.extend(started.into_iter().map(|thread| thread?.join().ok()?));
+            });
+        }
+        spaces
     }
 
     fn lease_ms(&self) -> u64 {

@@ -47,6 +47,10 @@ pub enum FaultKind {
     Drain,
     /// A drain was ended before its time.
     DrainEnded,
+    /// A target is to give objects to others.
+    Rebalance,
+    /// That was cancelled.
+    RebalanceEnded,
     /// A file got one copy more.
     CopiesAdded,
     /// A target was lost for good.
@@ -77,7 +81,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 33] = [
+    pub const ALL: [Self; 35] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -99,6 +103,8 @@ impl FaultKind {
         Self::Move,
         Self::Drain,
         Self::DrainEnded,
+        Self::Rebalance,
+        Self::RebalanceEnded,
         Self::CopiesAdded,
         Self::TargetLost,
         Self::FlippedBit,
@@ -137,6 +143,8 @@ impl FaultKind {
             Self::CalendarJump => "calendar jumps",
             Self::Drain => "drains",
             Self::DrainEnded => "drains ended",
+            Self::Rebalance => "rebalances",
+            Self::RebalanceEnded => "rebalances ended",
             Self::CopiesAdded => "files with more copies",
             Self::ZoneAway => "zones away",
             Self::TargetLost => "targets lost",

@@ -13,6 +13,8 @@ use zonal_zonemap::{MapEdit, TargetState};
 const EVERY_MS_MAX: u64 = 15_000;
 /// Of 1000 orders beside a drain, those that end it.
 const CANCELLED: u64 = 300;
+/// Of 1000 orders that may move objects, those that even out.
+const REBALANCED: u64 = 400;
 /// Of 1000 orders beside a drained target, those that take it out of the cell.
 const REMOVED: u64 = 300;
 /// Of 1000 orders in a cell with copies, those that lose a target.
@@ -49,6 +51,14 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             world.edit_map(&[MapEdit::RemoveTarget { target }]);
             continue;
         }
+        let shedding = in_state(TargetState::is_shedding);
+        if let Some(target) = rng.pick(&shedding).copied()
+            && rng.chance(CANCELLED)
+        {
+            world.network.count(FaultKind::RebalanceEnded);
+            set(&world, target, TargetState::Serving);
+            continue;
+        }
         let leaving = in_state(TargetState::is_leaving);
         let serving = in_state(TargetState::takes_files);
         if let Some(target) = rng.pick(&leaving).copied() {
@@ -82,6 +92,10 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             world.network.set_faults(LinkFaults::NONE);
             world.network.count(FaultKind::TargetLost);
             world.lose_target(target);
+            continue;
+        }
+        if rng.chance(REBALANCED) {
+            rebalance(&world, target, rng.between(0, 1_000_000));
             continue;
         }
         if set(&world, target, TargetState::Draining) {
@@ -131,6 +145,17 @@ async fn is_whole(world: &Rc<World>) -> bool {
     world.storage_nodes().len() == world.storage_indices().len()
 }
 
+/// Has a target give objects to emptier ones.
+fn rebalance(world: &World, target: TargetId, salt: u64) {
+    let state = TargetState::Shedding {
+        salt: u32::try_from(salt).unwrap_or(0),
+        is_ending: false,
+    };
+    if set(world, target, state) {
+        world.network.count(FaultKind::Rebalance);
+    }
+}
+
 fn set(world: &World, target: TargetId, state: TargetState) -> bool {
     world.edit_map(&[MapEdit::UseTarget { target, state }])
 }
@@ -141,7 +166,7 @@ pub fn are_over(world: &World) -> bool {
     let map = world.map.borrow();
     let mut targets = map.targets.iter();
     targets.all(|target| {
-        let moves = target.state.is_leaving() || target.state == TargetState::Returning;
+        let moves = target.state.is_moving();
         // A lost target is out first.
         let waits = world.is_lost(target.id) && target.state != TargetState::Drained;
         !moves && !waits

@@ -13,11 +13,16 @@ fn seeds_are_good() {
     for fault in [
         FaultKind::Drain,
         FaultKind::DrainEnded,
+        FaultKind::Rebalance,
+        FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
         FaultKind::TargetLost,
     ] {
         let count = summary.coverage.of(fault);
         println!("{} in {} seeds: {count}", fault.name(), summary.seeds);
         assert!(count > 0, "{}", fault.name());
+    }
+    for mark in ["ObjectShed", "LeftoverDeleted"] {
+        assert!(summary.coverage.marks.contains(mark), "{mark}");
     }
 }

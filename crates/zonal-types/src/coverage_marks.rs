@@ -142,6 +142,14 @@ marks! {
     LatePlaceChanged,
     /// A relocated object was filled.
     RelocationFilled,
+    /// A shard gave an object of a full target to an emptier one.
+    ObjectShed,
+    /// A relocation to a target that ran full was dropped.
+    FullPlaceGivenUp,
+    /// An object left a place, where something is to be deleted.
+    ObjectLeft,
+    /// A target deleted what was left of an object.
+    LeftoverDeleted,
     /// A target took a part of a copy from another one.
     CopyFilled,
     /// A client changed a part of a copy while its target took it from another one.

@@ -209,6 +209,8 @@ codec_enum! {
         Settled = 3,
         /// The object is new, at its only place, which its target fills.
         Missing = 4,
+        /// The object has left the place, or never got there: what lies there is to be deleted.
+        Leftover = 5,
     }
 }
 
@@ -217,6 +219,18 @@ impl RelocationState {
     #[must_use]
     pub fn is_filled_now(self) -> bool {
         matches!(self, Self::Filling | Self::Missing)
+    }
+
+    /// True where the target of the record's place has something to do.
+    #[must_use]
+    pub fn is_unfinished(self) -> bool {
+        self.is_filled_now() || self == Self::Leftover
+    }
+
+    /// True for the one record of an object that is on its way.
+    #[must_use]
+    pub fn is_under_way(self) -> bool {
+        matches!(self, Self::Filling | Self::Filled | Self::Missing)
     }
 }
 
@@ -263,7 +277,8 @@ pub struct Component {
     pub span: u64,
     /// Redundancy.
     pub redundancy: Redundancy,
-    /// Objects that lie elsewhere: for each at most one `Settled` record, then at most one other.
+    /// Objects that lie elsewhere: for each at most one `Settled` record, and at most one that is
+    /// under way. `Leftover` records are of places that have no more than bytes to delete.
     /// A component without redundancy does not store this.
     pub relocations: Vec<Relocation>,
 }
@@ -365,10 +380,10 @@ impl Layout {
         components.flat_map(|component| &component.relocations)
     }
 
-    /// True where a target has yet to fill something of the file.
+    /// True where a target has yet to fill something of the file, or to delete it.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
-        !self.stale.is_empty() || self.relocations().any(|of| of.state.is_filled_now())
+        !self.stale.is_empty() || self.relocations().any(|of| of.state.is_unfinished())
     }
 
     /// The data ids of the file, one for each component.

@@ -39,7 +39,7 @@ pub use manager::{
 };
 pub use meta::{
     AppendPlace, AttrChange, DirAfter, DirEntry, Entry, Event, LockKind, LockRange, MetaReply,
-    MetaRequest, NewKind, SetTime,
+    MetaRequest, NewKind, RelocationPlan, SetTime, TargetRoom,
 };
 pub use moves::{MoveStage, MoveStatus, MovedEntry};
 pub use node_states::{

@@ -113,6 +113,8 @@ codec_struct! {
         most: u64,
         /// Objects without another copy in service, or without a target to go to.
         stuck: u64,
+        /// Those of them for which no target has room.
+        no_room: u64,
         /// Time since this manager began with it, ms.
         ms: u64,
     }

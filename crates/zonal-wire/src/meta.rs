@@ -53,6 +53,29 @@ codec_enum! {
 }
 
 codec_struct! {
+    /// Room of a target, or bytes that it gets.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct TargetRoom {
+        /// The target.
+        target: TargetId,
+        /// Bytes.
+        bytes: u64,
+    }
+}
+
+codec_struct! {
+    /// Which objects a target gives away, and to which targets.
+    #[derive(Debug, Clone, PartialEq, Eq, Default)]
+    pub struct RelocationPlan {
+        /// Of 10,000 objects of a target that is evened out, those that go. 0: none goes, and those
+        /// on their way stay. Of no use for a target that leaves: all go.
+        share: u16,
+        /// Targets that may get objects, with the bytes that each may get.
+        room: Vec<TargetRoom>,
+    }
+}
+
+codec_struct! {
     /// Attributes to change; `None` leaves one alone. Sizes go by `Truncate`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct AttrChange {
@@ -292,6 +315,10 @@ codec_enum! {
         /// durable. Targets without a copy are skipped. `WrongTarget`: the shard's map does not
         /// have one as out. `Io`: a column would have no copy without a mark.
         MarkStale = 51 { ino: Ino, targets: Vec<TargetId> },
+        /// A target has no room for a change of an object that moves to it. The relocations of the
+        /// file's objects to it are dropped, before a change that leaves them out. Reply `Attr` with
+        /// `data`, once that is durable. `NoSpace`: a new object has no other place.
+        GiveUpPlace = 114 { ino: Ino, target: TargetId },
 
         /// `wait`: queues the request under `waiter` (chosen by the client, unique in the session)
         /// and replies `LockQueued`. `settled`: requests of the owner on this inode with lower
@@ -406,22 +433,32 @@ codec_enum! {
         /// Target to shard: its copies of the file have all changes, durably; the mark can go.
         /// `as_of`: the map by which the target began to fill them. `WrongTarget`: the target went
         /// out since, or the shard does not know that it is back. Reply `Done`.
-        /// `relocated`: the objects among them that the target got by a relocation.
+        /// `relocated`: the objects among them that the target got by a relocation, and those that
+        /// it deleted. `full`: the target has no room for the objects of the file that move to it.
+        /// Their relocations are dropped, and nothing else changes.
         MendCopy = 111 {
             ino: Ino,
             target: TargetId,
             as_of: MapVersion,
             allocated_delta: i64,
             relocated: Vec<(DataId, Column)>,
+            full: bool,
         },
         /// Target to shard: the file with these bytes, where it has one. Reply `Files`.
         CopiesOf = 112 { data_id: DataId },
         /// Manager to shard: gives each object on a draining target a relocation, for files behind
         /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target
         /// that is back it ends them: `settled` is the version of the last fence that all targets
-        /// know. Reply `Relocations`. `WrongTarget`: the shard does not know that the target is
-        /// draining. `NotReady`: a partition is on its way to another shard.
-        RelocateObjects = 113 { target: TargetId, after: Ino, unfinished: bool, settled: MapVersion },
+        /// know. Of a target that is evened out it does both. Reply `Relocations`. `WrongTarget`: the
+        /// shard does not know the target's state. `NotReady`: a partition is on its way to another
+        /// shard.
+        RelocateObjects = 113 {
+            target: TargetId,
+            after: Ino,
+            unfinished: bool,
+            settled: MapVersion,
+            plan: RelocationPlan,
+        },
         /// Command to root shard: loads of all zones' shards. Reply `ShardLoads`.
         GetShardLoads = 95,
 
@@ -554,12 +591,15 @@ codec_enum! {
         /// Objects of a draining target in the files looked at. `begun`: relocations made, changed
         /// or dropped now. `filling`: under way. `unfenced`: those of them that clients with older
         /// layouts may not know. `stuck`: objects without another copy in service, or without a
-        /// place. `next`: where to go on; none where these are the last.
+        /// place. `no_room`: those of them for which no target has room. `placed`: bytes that
+        /// targets are to get. `next`: where to go on; none where these are the last.
         Relocations = 64 {
             begun: u64,
             filling: u64,
             unfenced: u64,
             stuck: u64,
+            no_room: u64,
+            placed: Vec<TargetRoom>,
             next: Option<Ino>,
         },
         /// The root's attributes and the value of its access ACL, as they were `age_ms` ago at

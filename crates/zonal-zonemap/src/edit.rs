@@ -68,6 +68,11 @@ codec_enum! {
             /// The target.
             target: TargetId,
         },
+        /// Ends the return of a target: it serves again.
+        EndReturn = 36 {
+            /// The target.
+            target: TargetId,
+        },
         /// Sets the state of a target.
         SetTargetState = 6 {
             /// The target.
@@ -190,6 +195,12 @@ pub enum EditError {
     /// A target that is not draining cannot be retired.
     #[error("target {target} is not draining")]
     NotDraining {
+        /// The target.
+        target: TargetId,
+    },
+    /// Only a target that serves gives objects to others.
+    #[error("target {target} is not serving")]
+    NotServing {
         /// The target.
         target: TargetId,
     },
@@ -340,6 +351,7 @@ impl ZoneMap {
             MapEdit::PutBack { target } => self.put_back(*target),
             MapEdit::RenewEpochs { target } => self.renew_epochs(*target),
             MapEdit::Retire { target } => self.retire(*target),
+            MapEdit::EndReturn { target } => self.end_return(*target),
             MapEdit::SetTargetState { target, state } => {
                 let found = self.targets.iter_mut().find(|known| known.id == *target);
                 found.ok_or(EditError::Unknown { what: "target" })?.state = *state;

@@ -68,9 +68,13 @@ codec_enum! {
         Rebuilding = 5,
         /// It is back, or its drain was cancelled: objects that have left stay where they are.
         Returning = 6,
-        /// It reads and writes. Objects have left it, so a client asks for the state of a file with
-        /// one copy before it sends anything.
-        Returned = 7,
+        /// It reads and writes. It is fuller than others, which get objects of it.
+        Shedding = 7 {
+            /// Another rebalance chooses other objects.
+            salt: u32,
+            /// It is cancelled: what is under way is dropped.
+            is_ending: bool,
+        },
     }
 }
 
@@ -78,7 +82,7 @@ impl TargetState {
     /// True where new files use the target.
     #[must_use]
     pub fn takes_files(self) -> bool {
-        matches!(self, Self::Serving | Self::Returned)
+        matches!(self, Self::Serving | Self::Shedding { .. })
     }
 
     /// True where its objects move to other targets.
@@ -87,22 +91,29 @@ impl TargetState {
         matches!(self, Self::Draining | Self::Rebuilding)
     }
 
-    /// True where objects may have left the target.
+    /// True where the target gives objects to others, and serves on.
     #[must_use]
-    pub fn has_left(self) -> bool {
-        !matches!(self, Self::Serving | Self::Offline)
+    pub fn is_shedding(self) -> bool {
+        matches!(self, Self::Shedding { .. })
+    }
+
+    /// True where objects of the target move, or return.
+    #[must_use]
+    pub fn is_moving(self) -> bool {
+        self.is_leaving() || self.is_shedding() || self == Self::Returning
     }
 
     /// The word for it in commands.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
-            Self::Serving | Self::Returned => "serving",
+            Self::Serving => "serving",
             Self::Offline => "disused",
             Self::Draining => "draining",
             Self::Drained => "drained",
             Self::Rebuilding => "rebuilding",
             Self::Returning => "returning",
+            Self::Shedding { .. } => "rebalancing",
         }
     }
 }

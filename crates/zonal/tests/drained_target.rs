@@ -207,7 +207,7 @@ fn a_cancelled_drain_leaves_nothing_behind() {
         assert!(Instant::now() < end, "nothing moves");
     }
     cell.runs(&[&drain[..], &["--cancel"]].concat());
-    until_state(&cell, target, &["Returned"]);
+    until_state(&cell, target, &["Serving"]);
     all_is_right(&cell, &files, "after a cancelled drain");
     finds_nothing(&cell, &["fsck"]);
     let native = connect(&cell);

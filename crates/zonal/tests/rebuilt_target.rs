@@ -154,8 +154,6 @@ fn a_lost_target_is_made_anew_on_the_others_while_its_files_change() {
     check_stopped(&cell);
 }
 
-/// `zonal fsck` is not asked: an object that was being filled when the target came back stays at
-/// its new place, and outlives its file.
 #[test]
 fn a_target_that_comes_back_while_it_is_rebuilt_serves_again() {
     let (cell, mut files) = rebuilding_cell("returned", "2s");
@@ -166,15 +164,17 @@ fn a_target_that_comes_back_while_it_is_rebuilt_serves_again() {
     wait_for_state(&cell, back, "Rebuilding");
     std::thread::sleep(Duration::from_millis(1_500));
     up(&cell, SHAPE);
-    wait_for_state(&cell, back, "Returned");
+    wait_for_state(&cell, back, "Serving");
     std::thread::sleep(Duration::from_secs(1));
     files.extend(programs.end());
     wait_until_whole(&cell);
     compare(&cell, &files, 2);
+    cell.runs(&["fsck"]);
     for away in [LOST, KEPT[0], KEPT[1]] {
         kill(cell.pid(away), "KILL");
         compare(&cell, &files, 1);
         up(&cell, SHAPE);
         wait_until_whole(&cell);
     }
+    check_stopped(&cell);
 }

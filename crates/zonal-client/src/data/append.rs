@@ -11,7 +11,6 @@
 
 use crate::cell::session::{AppendInFlight, Link};
 use crate::client::ClientCall;
-use crate::data::relocated_places::all_places;
 use crate::data::storage_retry::Persistence;
 use crate::file::File;
 use crate::file::inline_bytes::split;
@@ -22,7 +21,7 @@ use std::collections::VecDeque;
 use zonal_basics::to_usize;
 use zonal_layout::Piece;
 use zonal_types::limits::{CACHE_TERM_MS, FILE_BYTES_MAX};
-use zonal_types::{Column, ErrorCode, FileData, Instant, TargetId};
+use zonal_types::{Column, Component, ErrorCode, FileData, Instant, Layout, TargetId};
 use zonal_wire::{AppendPlace, MetaReply, MetaRequest, ObjectRef, StorageReply, StorageRequest};
 
 /// The bytes of an append on their way to targets.
@@ -220,7 +219,7 @@ impl<N: Net> ClientCall<'_, N> {
         let length = bytes.len() as u64;
         let offset = append.1.offset + u64::from(append.1.length) - length;
         let mut all = self.pieces_to_write(&data, offset, length).await?;
-        let mut known = all_places(&data.layout);
+        let mut placed_by = data.layout.clone();
         let mut rounds = 0;
         let mut write = AppendWrite {
             bytes,
@@ -235,7 +234,9 @@ impl<N: Net> ClientCall<'_, N> {
         let mut left = again(&all);
         loop {
             let Some((piece, fills)) = left.pop_front() else {
-                let late = self.late_range(file, &mut known, (offset, length)).await?;
+                let late = self
+                    .late_range(file, &mut placed_by, (offset, length))
+                    .await?;
                 if late.is_empty() {
                     return Ok(());
                 }
@@ -290,9 +291,9 @@ impl<N: Net> ClientCall<'_, N> {
             let part = &write.bytes[from..from + to_usize(length)];
             let component = &write.data.layout.components[piece.component];
             // The request names the file as it was when the place was assigned, or after the
-            // truncation that left a part of the place.
+            // truncation that left a part of the place; and the object as it is now.
             let make = |object: ObjectRef| StorageRequest::Write {
-                object: Self::object(&write.data, component, piece.column, &object),
+                object: Self::object_as_of(&write.data, component, piece.column, object),
                 offset: piece.object_offset,
                 sync: false,
                 expected_version: 0,
@@ -327,23 +328,35 @@ impl<N: Net> ClientCall<'_, N> {
         }
     }
 
-    /// The pieces of a range for places that are not known yet, which are known then.
+    /// An object with the state of its file as of `data`.
+    fn object_as_of(
+        data: &FileData,
+        component: &Component,
+        place: Column,
+        object: ObjectRef,
+    ) -> ObjectRef {
+        ObjectRef {
+            column: object.column,
+            ..Self::object(data, component, place, &object)
+        }
+    }
+
+    /// The pieces of a range for places that a change may have missed, placed by this layout.
     async fn late_range(
         &self,
         file: &File<N>,
-        known: &mut Vec<(usize, Column)>,
+        placed_by: &mut Layout,
         (offset, length): (u64, u64),
     ) -> Result<Vec<Piece>, ErrorCode> {
         let (late, now) = {
             let state = file.state();
-            (state.late_places(known), state.data.clone())
+            (state.late_places(placed_by), state.data.clone())
         };
         if late.is_empty() {
             return Ok(Vec::new());
         }
         let mut pieces = self.pieces_to_write(&now, offset, length).await?;
         pieces.retain(|piece| late.contains(&(piece.component, piece.column)));
-        known.extend(late);
         Ok(pieces)
     }
 

@@ -1,7 +1,6 @@
 //! fallocate: reserves space, punches holes, writes zeros.
 
 use crate::client::ClientCall;
-use crate::data::relocated_places::all_places;
 use crate::data::storage_retry::MakeRequest;
 use crate::file::File;
 use crate::file::inline_bytes::end_of_inline;
@@ -116,12 +115,12 @@ impl<N: Net> ClientCall<'_, N> {
             })
             .collect();
         let all: Vec<_> = left.iter().copied().collect();
-        let mut known = all_places(&data.layout);
+        let mut placed_by = data.layout.clone();
         let (mut delta, mut rounds, deadline) = (0, 0, self.deadline());
         let mut order = self.order_of_reserve(file, how, rounds);
         loop {
             let Some((index, component, column, fills)) = left.pop_front() else {
-                let new = file.state().late_places(&known);
+                let new = file.state().late_places(&mut placed_by);
                 if new.is_empty() {
                     break;
                 }
@@ -130,7 +129,6 @@ impl<N: Net> ClientCall<'_, N> {
                     Some((*index, component, *place, true))
                 };
                 left.extend(new.iter().filter_map(late_of));
-                known.extend(new);
                 continue;
             };
             let from = zonal_layout::object_bytes(component, offset, column);
@@ -153,7 +151,7 @@ impl<N: Net> ClientCall<'_, N> {
                     rounds += 1;
                     order = self.order_of_reserve(file, how, rounds);
                     left = all.iter().copied().collect();
-                    known = all_places(&data.layout);
+                    placed_by = data.layout.clone();
                 }
                 Err(code) => return (delta, Err(late(code))),
             }

@@ -1,26 +1,56 @@
 //! Changes beside relocations: while an object moves, a change goes to both of its places
 //! (docs/rfcs/2026-11-27-relocations.md).
 //!
-//! A relocation may begin after the pieces of a change were made. The target of the place before
-//! then refuses the change, and the client gets the layout with the new place. So after a change it
-//! looks whether the layout has new places that the change has not reached. A file without
-//! relocations costs one look at its layout.
+//! A relocation may begin, or end, after the pieces of a change were made. A target then refuses its
+//! part of the change, and the client gets the new layout. Other targets may have their parts, in
+//! places that count no more. So after a change it looks for objects whose records are others by
+//! now, and sends the change to all their places. A file without relocations costs one look at its
+//! layout.
 
 use crate::client::ClientCall;
 use crate::file::batch::Batch;
 use crate::file::{File, FileState};
 use crate::transport::net::Net;
-use zonal_layout::{Piece, PlaceUse, place_use, places};
-use zonal_types::{Column, ErrorCode, Layout, Redundancy, TargetId};
+use zonal_layout::{Piece, PlaceUse, object_count, object_of, place_use, places};
+use zonal_types::{
+    Column, Component, ErrorCode, Layout, Redundancy, Relocation, RelocationState, TargetId,
+};
 use zonal_wire::StorageReply;
 use zonal_zonemap::ZoneMap;
 
+/// Changes of a layout in which an object moves away and comes back, at least: each move begins, is
+/// filled and settled, and what is left is deleted between them. Its records are the same then.
+const CHANGES_OF_A_RETURN: u32 = 7;
+
 /// The places of a layout's objects, by component.
-pub(crate) fn all_places(layout: &Layout) -> Vec<(usize, Column)> {
+fn all_places(layout: &Layout) -> impl Iterator<Item = (usize, Column)> {
     let components = layout.components.iter().enumerate();
-    let all = components
-        .flat_map(|(index, component)| places(component).map(move |place| (index, place)));
-    all.collect()
+    components.flat_map(|(index, component)| places(component).map(move |place| (index, place)))
+}
+
+/// The records that say where an object lies.
+fn records(component: &Component, object: Column) -> impl Iterator<Item = &Relocation> {
+    let relocations = component.relocations.iter();
+    relocations.filter(move |of| of.object == object && of.state != RelocationState::Leftover)
+}
+
+/// Places that a change may have missed which was placed by an older layout.
+fn late_places(placed_by: &Layout, now: &Layout) -> Vec<(usize, Column)> {
+    let changes = now.layout_gen.0.saturating_sub(placed_by.layout_gen.0);
+    if changes == 0 || !now.has_copies() {
+        return Vec::new();
+    }
+    let is_late = |(index, place): &(usize, Column)| {
+        let (before, now) = (placed_by.components.get(*index), now.components.get(*index));
+        let (Some(before), Some(now)) = (before, now) else {
+            return true;
+        };
+        let object = object_of(now, *place);
+        changes >= CHANGES_OF_A_RETURN
+            || object.0 >= object_count(before)
+            || !records(before, object).eq(records(now, object))
+    };
+    all_places(now).filter(is_late).collect()
 }
 
 impl<N: Net> FileState<N> {
@@ -40,14 +70,14 @@ impl<N: Net> FileState<N> {
         if counts { delta } else { 0 }
     }
 
-    /// Places of the file that are not among the known ones. None for a file with one copy that
-    /// never moved.
-    pub(crate) fn late_places(&self, known: &[(usize, Column)]) -> Vec<(usize, Column)> {
-        if !self.data.layout.has_copies() {
+    /// Places of the file that a change may have missed which was placed by this layout. It is
+    /// placed by the present one then. None for a file with one copy that never moved.
+    pub(crate) fn late_places(&self, placed_by: &mut Layout) -> Vec<(usize, Column)> {
+        if self.data.layout.layout_gen == placed_by.layout_gen {
             return Vec::new();
         }
-        let mut late = all_places(&self.data.layout);
-        late.retain(|place| !known.contains(place));
+        let late = late_places(placed_by, &self.data.layout);
+        *placed_by = self.data.layout.clone();
         late
     }
 }
@@ -69,14 +99,11 @@ impl<N: Net> ClientCall<'_, N> {
         &self,
         file: &File<N>,
         batch: &Batch,
-        placed_by: &Layout,
+        placed_by: &mut Layout,
     ) -> Result<Vec<Piece>, ErrorCode> {
         let (late, data) = {
             let state = file.state();
-            if state.data.layout.layout_gen == placed_by.layout_gen {
-                return Ok(Vec::new());
-            }
-            let late = state.late_places(&all_places(placed_by));
+            let late = state.late_places(placed_by);
             if late.is_empty() {
                 return Ok(Vec::new());
             }

@@ -320,22 +320,47 @@ impl<N: Net> ClientCall<'_, N> {
             let noted = self.settle_message(file, &pieces, (batch, 1), outcome);
             done = both(done, noted.await);
         }
-        match self.late_pieces(file, batch, &sent.placed_by).await {
-            Ok(late) => left_out.extend(late),
-            Err(code) => {
-                let whole = pieces_of_runs(batch);
-                return both(done, self.note_outcome(file, &whole, (batch, 1), Err(code)));
-            }
-        }
         let filled = match done {
             // They must not get there before the others, nor never.
             Err(code) if leaves_gathered(code) && !left_out.is_empty() => {
                 self.note_outcome(file, &left_out, (batch, 1), Err(code))
             }
-            _ => self.fill_left_out(file, left_out, batch).await,
+            _ => {
+                let placed_by = sent.placed_by.clone();
+                self.fill_places(file, left_out, batch, placed_by).await
+            }
         };
         self.note_moved(file, batch, &sent.placed_by);
         both(done, filled)
+    }
+
+    /// Writes the pieces of copies that missed changes, and of places that came meanwhile.
+    async fn fill_places(
+        &self,
+        file: &File<N>,
+        mut left_out: Vec<Piece>,
+        batch: &Batch,
+        mut placed_by: Layout,
+    ) -> Result<(), ErrorCode> {
+        loop {
+            match self.late_pieces(file, batch, &mut placed_by).await {
+                Ok(late) => {
+                    // The late ones are all of the batch for their places.
+                    let place = |piece: &Piece| (piece.component, piece.column);
+                    left_out.retain(|piece| !late.iter().any(|of| place(of) == place(piece)));
+                    left_out.extend(late);
+                }
+                Err(code) => {
+                    let whole = pieces_of_runs(batch);
+                    return self.note_outcome(file, &whole, (batch, 1), Err(code));
+                }
+            }
+            if left_out.is_empty() {
+                return Ok(());
+            }
+            let pieces = std::mem::take(&mut left_out);
+            self.fill_left_out(file, pieces, batch).await?;
+        }
     }
 
     /// Writes the pieces of copies that missed changes, and are being filled by now.

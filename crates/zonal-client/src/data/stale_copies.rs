@@ -105,6 +105,29 @@ impl<N: Net> ClientCall<'_, N> {
         Ok(())
     }
 
+    /// Has the shard drop the relocations of a file's objects to a target that is full. Its other
+    /// places have room.
+    pub(crate) async fn give_up_place(
+        &self,
+        file: &File<N>,
+        target: TargetId,
+    ) -> Result<(), ErrorCode> {
+        let link = self.reach(file.ino).await?;
+        let ino = file.ino;
+        let request = MetaRequest::GiveUpPlace { ino, target };
+        match self.meta(&link, &request).await.map_err(late)? {
+            MetaReply::Attr {
+                attr,
+                data: Some(data),
+                ..
+            } => {
+                file.state().refresh(&attr, Some(data));
+                Ok(())
+            }
+            _other => Err(ErrorCode::Protocol),
+        }
+    }
+
     /// Marks the copy of a closed file. False: the target has the file's only copy.
     pub(crate) async fn mark_closed(&self, ino: Ino, target: TargetId) -> Result<bool, ErrorCode> {
         let marked = self.mark_stale_of(ino, vec![target]).await?;

@@ -5,12 +5,12 @@ use crate::cell::outages::CopyState;
 use crate::cell::placement::TargetPlace;
 use crate::client::ClientCall;
 use crate::data::copies::CopyChoice;
-use crate::data::relocated_places::all_places;
 use crate::file::File;
 use crate::transport::net::Net;
 use crate::transport::retry::{RETRY_MS, is_passing, late};
 use std::sync::atomic::Ordering;
 use zonal_basics::BackOff;
+use zonal_layout::{PlaceUse, place_use};
 use zonal_types::{
     Column, Component, ErrorCode, FileData, Incarnation, Instant, Redundancy, TargetId,
 };
@@ -189,6 +189,9 @@ impl<N: Net> ClientCall<'_, N> {
             let sent = (payload, how.order);
             match self.attempt(file, kind, made, sent, out).await {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
+                Err(ErrorCode::NoSpace) if how.fills && is_filled_now(component, column) => {
+                    failed = self.give_up_place(file, place.target).await.err();
+                }
                 Err(code) => failed = Some(code),
             }
         }
@@ -422,15 +425,15 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(code) => all = Err(code),
             }
         }
-        let mut known = all_places(&data.layout);
+        let mut placed_by = data.layout.clone();
         while all.is_ok() {
             let Some(at) = left_out.pop() else {
-                let late = file.state().late_places(&known);
-                if late.is_empty() {
+                left_out = file.state().late_places(&mut placed_by);
+                if left_out.is_empty() {
                     break;
                 }
-                known.extend(late.iter().copied());
-                left_out = late;
+                // The last one is taken first: places before come before new ones.
+                left_out.reverse();
                 continue;
             };
             match self.storage_fill(file, at, make, (&[], 0)).await {
@@ -472,6 +475,11 @@ fn standing_place(component: &Component, place: Column, make: MakeRequest<'_>) -
         StorageRequest::Read { .. } | StorageRequest::Map { .. } | StorageRequest::Stat { .. }
     );
     is_read.then_some(object)
+}
+
+/// True where a target fills the place, which nobody reads yet.
+fn is_filled_now(component: &Component, place: Column) -> bool {
+    place_use(component, place) == PlaceUse::Filling
 }
 
 /// Whether a request that ended like this may still be executed.

@@ -7,7 +7,7 @@ use zonal_layout::object_of;
 use zonal_meta::Deletion;
 use zonal_types::{Column, DataId, Instant, TargetId};
 use zonal_wire::{StorageReply, StorageRequest};
-use zonal_zonemap::{TargetState, ZoneMap};
+use zonal_zonemap::ZoneMap;
 
 use super::host::ShardNote;
 use super::waits::Key;
@@ -178,8 +178,7 @@ fn objects_of(
     let mut targets = BTreeSet::new();
     let mut add = |target: TargetId, object: (DataId, Column)| {
         // A target that left has nothing that anybody needs.
-        let state = map.target(target).map(|target| target.state);
-        if !matches!(state, None | Some(TargetState::Drained)) {
+        if !map.is_gone_for_good(target) {
             targets.insert(target);
             objects.entry(target).or_default().push(object);
         }
@@ -189,10 +188,10 @@ fn objects_of(
             let target = map.slot_of_place(component, place)?.slot.target;
             add(target, (component.data_id, object_of(component, place)));
         }
-        // Targets whose drain was cancelled keep the objects that had left them.
-        for relocation in &component.relocations {
-            let left = map.targets.iter().filter(|target| target.state.has_left());
-            left.for_each(|target| add(target.id, (component.data_id, relocation.object)));
+        // Targets may have something of objects that moved.
+        for relocation in zonal_layout::leftovers(component) {
+            let target = map.slot_of_relocation(relocation)?.target;
+            add(target, (component.data_id, relocation.object));
         }
     }
     Some(targets)

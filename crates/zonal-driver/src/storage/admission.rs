@@ -58,28 +58,31 @@ impl<H: TargetHost> TargetDriver<H> {
         Err(Refused::new(ErrorCode::NotReady, detail))
     }
 
-    /// Checks a guarded request again when its reply is made. It may have waited so long that the
-    /// target was taken out meanwhile, and even has a new lease.
+    /// Checks a request again when its reply is made. It may have waited so long that the target was
+    /// taken out meanwhile, and even has a new lease; or that the object was deleted here, as it
+    /// lies elsewhere now.
     pub(super) fn check_again(
         &self,
         header: &Header,
         request: &StorageRequest,
     ) -> Result<(), Refused> {
-        if !header.is_guarded {
-            return Ok(());
-        }
         self.check_lease(header)?;
-        let Some(object) = request.object() else {
-            return Ok(());
-        };
-        let verdict = self.host.map().judge_slot(self.id, claim(header, object));
-        match verdict {
-            SlotVerdict::Current => Ok(()),
-            _ => {
+        match self.has_moved(header, request) {
+            false => Ok(()),
+            true => {
                 let detail = "the slot has changed while the request was carried out";
                 Err(Refused::new(ErrorCode::NotReady, detail))
             }
         }
+    }
+
+    /// True where the slot of a request has changed since it was admitted. Looked at with each
+    /// commit, under the target's mutex: what is deleted after that stays deleted.
+    pub(super) fn has_moved(&self, header: &Header, request: &StorageRequest) -> bool {
+        request.object().is_some_and(|object| {
+            let verdict = self.host.map().judge_slot(self.id, claim(header, object));
+            verdict != SlotVerdict::Current
+        })
     }
 
     /// Checks that the request means this target, and that its sender knows the slot's present

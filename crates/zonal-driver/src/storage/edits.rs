@@ -23,8 +23,12 @@ impl<H: TargetHost> TargetDriver<H> {
     ///
     /// # Errors
     /// The target's refusal, or the medium's failure.
-    pub async fn edit(&self, mut edit: Edit) -> Result<ChangeOutcome, Refused> {
-        self.with_space(async || self.run_edit(&mut edit, None).await)
+    pub async fn edit(
+        &self,
+        mut edit: Edit,
+        sender: ChangeSender<'_>,
+    ) -> Result<ChangeOutcome, Refused> {
+        self.with_space(async || self.run_edit(&mut edit, Some(sender)).await)
             .await
     }
 

@@ -14,8 +14,8 @@ const MAP_RANGES_MAX: u32 = 16_384;
 pub struct ChangeSender<'a> {
     /// The attempt, by which repeats are recognised.
     pub attempt: ChangeAttempt,
-    /// True where the sender has hung up: nobody waits for the change, and it must not be made any
-    /// more.
+    /// True where the change must not be made any more. The sender has hung up: nobody waits for it.
+    /// Or the slot has changed: the object may have left, and its bytes may be deleted.
     pub is_gone: &'a dyn Fn() -> bool,
 }
 
@@ -38,7 +38,8 @@ impl<'a> ChangeSender<'a> {
     pub(super) fn check(self) -> Result<(), Refused> {
         if (self.is_gone)() {
             // A sender that lives retries: a server that stops also ends its connections.
-            return Err(Refused::new(ErrorCode::NotReady, "the sender has hung up"));
+            let why = "the sender has hung up, or the slot has changed";
+            return Err(Refused::new(ErrorCode::NotReady, why));
         }
         Ok(())
     }
@@ -102,11 +103,7 @@ impl<H: TargetHost> TargetDriver<H> {
                 offset,
                 length,
             } => self.read(object, *offset, *length, reply).await,
-            StorageRequest::Truncate { object } => {
-                let (id, truncation) = named(object);
-                let outcome = self.edit(Edit::truncate(id, truncation)).await?;
-                Ok(self.written(outcome))
-            }
+            StorageRequest::Truncate { object } => self.truncate(header, request, object).await,
             StorageRequest::Map {
                 object,
                 offset,
@@ -139,7 +136,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     order: header.order,
                     is_fill: false,
                 };
-                let is_gone = &|| reply.is_sender_gone();
+                let is_gone = &|| reply.is_sender_gone() || self.has_moved(header, request);
                 let sender = ChangeSender { attempt, is_gone };
                 self.change_in_order(sender, request, payload).await
             }
@@ -150,6 +147,22 @@ impl<H: TargetHost> TargetDriver<H> {
             | StorageRequest::MapExtents { .. }
             | StorageRequest::CommitExtents { .. } => Err(ErrorCode::NotSupported.into()),
         }
+    }
+
+    async fn truncate(
+        &self,
+        header: &Header,
+        request: &StorageRequest,
+        object: &ObjectRef,
+    ) -> Result<StorageReply, Refused> {
+        let (id, truncation) = named(object);
+        let has_moved = || self.has_moved(header, request);
+        let sender = ChangeSender {
+            attempt: ChangeAttempt::default(),
+            is_gone: &has_moved,
+        };
+        let outcome = self.edit(Edit::truncate(id, truncation), sender).await?;
+        Ok(self.written(outcome))
     }
 
     /// Carries out changes of a range. One that its order refuses gets the order that it needs.

@@ -12,6 +12,7 @@
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
+use super::leftovers::leftovers_at;
 use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -134,7 +135,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 if let Some(why) = self.failure() {
                     return Err(Refused::new(ErrorCode::Io, why));
                 }
-                if has_unfenced(&self.host.map(), self.id, data) {
+                let map = self.host.map();
+                if has_unfenced(&map, self.id, data) || leftovers_at(&map, self.id, data).1 {
                     round.left += 1;
                     round.unfenced += 1;
                     continue;
@@ -144,7 +146,12 @@ impl<H: TargetHost> TargetDriver<H> {
                         round.mended += 1;
                         round.bytes += bytes;
                     }
-                    Err(_later) => round.left += 1,
+                    Err(refused) => {
+                        round.left += 1;
+                        if refused.code == ErrorCode::NoSpace {
+                            self.give_up_places(shard, *ino).await;
+                        }
+                    }
                 }
             }
             match next {
@@ -154,11 +161,11 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Fills the copies of a file, and makes the shard note it.
+    /// Fills the copies of a file, deletes what is left here, and makes the shard note it.
     async fn resync_file(&self, shard: ShardId, ino: Ino, data: &FileData) -> Result<u64, Refused> {
         let map = self.host.map();
         let (mut delta, mut bytes) = (0_i64, 0);
-        let mut relocated = Vec::new();
+        let mut relocated = self.delete_leftovers(&map, data).await?;
         for object in objects_to_fill(&map, self.id, data)? {
             let (filled, allocated) = self.fill_object(&map, &object).await?;
             bytes += filled;
@@ -181,6 +188,7 @@ impl<H: TargetHost> TargetDriver<H> {
             as_of: map.version,
             allocated_delta: delta,
             relocated,
+            full: false,
         };
         match self.host.ask_shard(shard, &request).await {
             Some(MetaReply::Done) => Ok(bytes),

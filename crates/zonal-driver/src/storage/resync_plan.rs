@@ -45,7 +45,7 @@ impl ResyncPlan {
         let zone_of = |target: &Target| map.node(target.node).map(|node| node.zone);
         let zone = map.target(target).and_then(zone_of);
         let mut near = map.targets.iter().filter(|of| zone_of(of) == zone);
-        let has_leaving = near.any(|of| of.state.is_leaving());
+        let has_leaving = near.any(|of| of.state.is_leaving() || of.state.is_shedding());
         let is_due = |asked: Option<Instant>, pause| {
             asked.is_none_or(|asked: Instant| now.ms_since(asked) >= pause)
         };

@@ -70,7 +70,7 @@ impl<H: TargetHost> TargetDriver<H> {
             match planned {
                 WriteDecision::Ready(plan) => break plan,
                 WriteDecision::TruncateFirst(mut edit) => {
-                    self.run_edit(&mut edit, None).await?;
+                    self.run_edit(&mut edit, Some(sender)).await?;
                 }
             }
         };

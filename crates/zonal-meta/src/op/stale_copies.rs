@@ -37,14 +37,35 @@ pub(crate) fn mark(tx: &mut Tx<'_>, ino: Ino, targets: &[TargetId]) -> Result {
     })
 }
 
+/// Drops the relocations of a file's objects to a target that is full.
+pub(crate) fn give_up(tx: &mut Tx<'_>, ino: Ino, target: TargetId) -> Result {
+    let mut inode = tx.inode(ino)?;
+    if !inode.is_file() {
+        return Err(ErrorCode::Invalid);
+    }
+    if relocations::give_up_at(&mut inode, tx.env.map, target)? {
+        zonal_types::mark!(FullPlaceGivenUp);
+        tx.save(inode.clone());
+    }
+    Ok(MetaReply::Attr {
+        attr: inode.attr(),
+        data: Some(inode.data(tx.map_version())),
+        attr_ms: 0,
+    })
+}
+
 /// Removes the mark of copies that their target has filled. `as_of`: the map by which it began.
+/// `full`: it has no room, and what moves to it stays.
 pub(crate) fn mend(
     tx: &mut Tx<'_>,
     (ino, target): (Ino, TargetId),
-    as_of: MapVersion,
+    (as_of, full): (MapVersion, bool),
     allocated_delta: i64,
     relocated: &[(DataId, Column)],
 ) -> Result {
+    if full {
+        return give_up(tx, ino, target).map(|_attr| MetaReply::Done);
+    }
     let mut inode = tx.inode(ino)?;
     let map = tx.env.map;
     // Where the target went out since, clients relied on the mark.
@@ -64,6 +85,8 @@ pub(crate) fn mend(
         zonal_types::mark!(CopyMended);
     }
     let now = tx.map_version();
+    let deleted = (relocated, as_of);
+    relocations::forget_deleted(&mut inode.layout, map, target, deleted);
     relocations::fill(&mut inode.layout, map, target, relocated, now);
     if inode.layout != before {
         let layout_gen = &mut inode.layout.layout_gen;
@@ -128,9 +151,11 @@ pub(crate) fn files_of(
                 continue;
             };
             let inode = Inode::decode(ino, &record)?;
-            let is_wanted = target == TargetId(0)
-                || inode.layout.is_stale(target)
-                || relocations::is_filled_by(&inode.layout, map, target);
+            let is_stale = match target {
+                TargetId(0) => !inode.layout.stale.is_empty(),
+                _ => inode.layout.is_stale(target),
+            };
+            let is_wanted = is_stale || relocations::is_work_of(&inode.layout, map, target);
             if is_wanted {
                 files.push((ino, inode.data(as_of)));
             }

@@ -436,6 +436,7 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::RemoveXattr { ino, .. }
             | MetaRequest::DisownBehind { ino, .. }
             | MetaRequest::MarkStale { ino, .. }
+            | MetaRequest::GiveUpPlace { ino, .. }
             | MetaRequest::TakePrivileges { ino, .. }
             | MetaRequest::Lock { ino, .. }
             | MetaRequest::TakeLease { ino, .. }

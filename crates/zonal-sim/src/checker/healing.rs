@@ -3,12 +3,11 @@
 //! * Shards push all deletions; no object is left when all files are gone, and their space is free.
 //! * No plan holds units, and no request waits for ever.
 
-use crate::coverage::FaultKind;
+use crate::checker::placement::files_with_leftovers;
 use crate::net::NETWORK;
 use crate::world::World;
 use std::rc::Rc;
 use zonal_types::TargetId;
-use zonal_zonemap::TargetState;
 
 /// Simulated time within which a quiet cell must complete its work, ms.
 const QUIET_MS: u64 = 600_000;
@@ -100,14 +99,17 @@ pub fn end_drains(world: &Rc<World>) {
         let states: Vec<_> = map.targets.iter().map(|of| (of.id, of.state)).collect();
         world.report(format!("invariant 9: a drain never ends: {states:?}"));
     }
+    if !wait_until(world, |world| files_with_leftovers(world).is_empty()) {
+        let files = files_with_leftovers(world);
+        world.report(format!(
+            "invariant 9: objects of files {files:?} have left places where they are not deleted"
+        ));
+    }
 }
 
-/// Whether a target may have objects that nobody needs. A drained one may, also when it has left
-/// the cell. So may any, after a drain that was ended before its time.
+/// Whether a target may have objects that nobody needs: it is drained, or was and left the cell.
 pub fn may_have_old_objects(world: &World, target: TargetId) -> bool {
-    let state = world.map.borrow().target_state(target);
-    let ended = world.network.coverage().of(FaultKind::DrainEnded);
-    matches!(state, None | Some(TargetState::Drained)) || ended > 0
+    world.map.borrow().is_gone_for_good(target)
 }
 
 /// Waits until the replicas of a shard have the same log, and compares their states.

@@ -80,6 +80,22 @@ pub fn files(world: &World) -> Vec<Ino> {
     found.owners.values().map(|(inode, _)| inode.ino).collect()
 }
 
+/// Files with an object of which something is to be deleted at a target that serves.
+#[must_use]
+pub fn files_with_leftovers(world: &World) -> Vec<Ino> {
+    let map = world.map.borrow().clone();
+    let found = Found::of(world);
+    let is_left = |component: &Component| {
+        zonal_layout::leftovers(component).any(|of| {
+            let slot = map.slot_of_relocation(of);
+            slot.is_some_and(|slot| !map.is_gone_for_good(slot.target))
+        })
+    };
+    let owners = found.owners.values();
+    let with = owners.filter(|(_, component)| is_left(component));
+    with.map(|(inode, _)| inode.ino).collect()
+}
+
 /// Whether the object lies where its owner's layout says.
 fn in_its_place(map: &ZoneMap, component: &Component, object: ObjectId, at: TargetId) -> bool {
     let mut places = zonal_layout::places(component);

@@ -5,10 +5,10 @@ use super::host::SimulatedHost;
 use crate::coverage::FaultKind;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::drain::{DrainHost, Drains};
+use zonal_driver::drain::{DrainHost, Drains, TargetSpace};
 use zonal_types::limits::TARGET_LEASE_WAIT_MS;
 use zonal_types::{ErrorCode, Instant, MapVersion, ShardId, TargetId};
-use zonal_wire::{MetaReply, MetaRequest};
+use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
 use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
 /// Time between two rounds, ns.
@@ -38,6 +38,19 @@ impl DrainHost for SimulatedHost {
     fn take_out_silent(&self, target: TargetId) {
         // The next round asks again.
         self.take_out(target).ok();
+    }
+
+    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<TargetSpace>> {
+        let mut spaces = Vec::with_capacity(targets.len());
+        for target in targets {
+            let target = *target;
+            let asked = StorageRequest::StatFs { target };
+            spaces.push(match self.peers.ask_target(target, &asked).await {
+                Some(StorageReply::StatFs { total, free, .. }) => Some(TargetSpace { total, free }),
+                _no_answer => None,
+            });
+        }
+        spaces
     }
 
     fn lease_ms(&self) -> u64 {

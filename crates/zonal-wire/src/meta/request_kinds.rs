@@ -15,6 +15,7 @@ impl MetaRequest {
             // A loss of power must not bring a stale copy back into use.
             Self::Sync
             | Self::MarkStale { .. }
+            | Self::GiveUpPlace { .. }
             // So would one of a relocation that ended.
             | Self::MendCopy { .. }
             | Self::DisownBehind { .. }
@@ -91,6 +92,7 @@ impl MetaRequest {
             | Self::SetPolicy { dir: ino, .. }
             | Self::DisownBehind { ino, .. }
             | Self::MarkStale { ino, .. }
+            | Self::GiveUpPlace { ino, .. }
             | Self::MendCopy { ino, .. }
             | Self::TakePrivileges { ino, .. }
             | Self::Lock { ino, .. }

@@ -29,9 +29,9 @@ use zonal_wire::{
     ErrorNumber, Event, Header, JoinTarget, JoinTokenStatus, JoinTokenTerms, Junction, KnownState,
     LeaseGrant, LeaseKind, LockKind, LockRange, ManagerReply, ManagerRequest, MetaReply,
     MetaRequest, MoveStage, MoveStatus, MovedEntry, NewKind, NodeActivity, NodeState, ObjectEntry,
-    ObjectRef, OperationTimes, RoleHealth, ScrubOf, ScrubReport, ScrubState, Service, SessionEntry,
-    SetTime, Sighting, StartMark, StateCause, StorageReply, StorageRequest, StoreStart, SubnetZone,
-    Suspicion,
+    ObjectRef, OperationTimes, RelocationPlan, RoleHealth, ScrubOf, ScrubReport, ScrubState,
+    Service, SessionEntry, SetTime, Sighting, StartMark, StateCause, StorageReply, StorageRequest,
+    StoreStart, SubnetZone, Suspicion, TargetRoom,
 };
 
 pub fn headers() -> Vec<(&'static str, Header)> {
@@ -287,6 +287,7 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DisownBehind { ino: file, reserves: true },
         M::TakePrivileges { who: who.clone(), ino: file },
         M::MarkStale { ino: file, targets: vec![TargetId(7), TargetId(9)] },
+        M::GiveUpPlace { ino: file, target: TargetId(8) },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3, settled: 70 },
         M::Unlock { ino: file, range: lock() },
         M::CancelLock { ino: file, range: lock(), waiter: 3, before: vec![lock()] },
@@ -333,8 +334,14 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::FencesOf { target: TargetId(0x41), after: ClientId(0x42), holder: HolderNumber(0x43) },
         M::StaleFiles { target: TargetId(0x44), after: Ino(0x45) },
         M::CopiesOf { data_id: DataId(0x4b) },
-        M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096, relocated: vec![(DataId(0x4c), Column(0x4d))] },
-        M::RelocateObjects { target: TargetId(0x4e), after: Ino(0x4f), unfinished: true, settled: MapVersion(0x51) },
+        M::MendCopy { ino: Ino(0x46), target: TargetId(0x47), as_of: MapVersion(0x48), allocated_delta: -4096, relocated: vec![(DataId(0x4c), Column(0x4d))], full: true },
+        M::RelocateObjects {
+            target: TargetId(0x4e),
+            after: Ino(0x4f),
+            unfinished: true,
+            settled: MapVersion(0x51),
+            plan: RelocationPlan { share: 0x52, room: vec![TargetRoom { target: TargetId(0x53), bytes: 0x54 }] },
+        },
     ]
 }
 
@@ -393,7 +400,15 @@ pub fn meta_replies() -> Vec<MetaReply> {
             }],
         },
         R::Joined { partitions: vec![PartitionId(301), PartitionId(400)] },
-        R::Relocations { begun: 1, filling: 2, unfenced: 3, stuck: 4, next: Some(Ino(0x50)) },
+        R::Relocations {
+            begun: 1,
+            filling: 2,
+            unfenced: 3,
+            stuck: 4,
+            no_room: 5,
+            placed: vec![TargetRoom { target: TargetId(6), bytes: 7 }],
+            next: Some(Ino(0x50)),
+        },
         R::Files { files: vec![(Ino(0x49), copied_file_data())], next: Some(Ino(0x49)) },
         R::ShardLoads { loads: vec![ShardLoad { shard: ShardId(7), directories: 3, inodes: Some(24_000), requests_per_second: None }] },
         R::MirroredRoot { attr: attr(), acl: Some(Blob(vec![2, 0, 0, 0])), age_ms: 1_500 },
@@ -509,7 +524,7 @@ pub fn manager_replies() -> Vec<ManagerReply> {
         R::DigestTaken { next_ms: 1_000 },
         R::ShardCount { wanted: 3, present: 2 },
         R::Subnets { subnets: vec![SubnetZone { subnet: "10.1.0.0/16".into(), zone: ZoneId(1), zone_name: "row".into() }] },
-        R::Drains { drains: vec![DrainStatus { target: TargetId(1), filling: 2, most: 3, stuck: 4, ms: 5 }] },
+        R::Drains { drains: vec![DrainStatus { target: TargetId(1), filling: 2, most: 3, stuck: 4, no_room: 6, ms: 5 }] },
         R::JoinTokens { tokens: vec![JoinTokenStatus { terms: token_terms(), is_used: true }] },
     ]
 }

@@ -144,18 +144,43 @@ impl ZoneMap {
 
     pub(super) fn use_target(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
         self.refuse_drained(id)?;
-        let found = self.targets.iter_mut().find(|known| known.id == id);
+        let found = self.target(id);
         let found = found.ok_or(EditError::Unknown { what: "target" })?;
         let state = match (found.state, state) {
             (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
             (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
-            (TargetState::Returned, TargetState::Serving) => TargetState::Returned,
+            // What is under way is dropped first.
+            (TargetState::Shedding { salt, .. }, TargetState::Serving) => TargetState::Shedding {
+                salt,
+                is_ending: true,
+            },
+            (TargetState::Serving | TargetState::Shedding { .. }, TargetState::Shedding { .. }) => {
+                state
+            }
+            (_, TargetState::Shedding { .. }) => return Err(EditError::NotServing { target: id }),
             (_, state) => state,
         };
-        if found.state == state {
+        self.set_target_state(id, state)
+    }
+
+    /// Lets a target serve whose objects have returned, or stay elsewhere, or are even.
+    pub(super) fn end_return(&mut self, id: TargetId) -> Result<(), EditError> {
+        match self.target_state(id) {
+            Some(TargetState::Returning | TargetState::Shedding { .. }) => {
+                self.set_target_state(id, TargetState::Serving)
+            }
+            Some(_) => Ok(()),
+            None => Err(EditError::Unknown { what: "target" }),
+        }
+    }
+
+    fn set_target_state(&mut self, id: TargetId, state: TargetState) -> Result<(), EditError> {
+        let found = self.targets.iter_mut().find(|known| known.id == id);
+        let found = found.ok_or(EditError::Unknown { what: "target" })?;
+        let before = std::mem::replace(&mut found.state, state);
+        if before.takes_files() == state.takes_files() {
             return Ok(());
         }
-        found.state = state;
         let node = found.node;
         let zone = self.node(node).map(|node| node.zone);
         let zone = zone.ok_or(EditError::Unknown { what: "node" })?;

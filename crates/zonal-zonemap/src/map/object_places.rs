@@ -2,7 +2,7 @@
 
 use super::{Slot, SlotState, StripeSet, TargetState, ZoneMap};
 use zonal_layout::{PlaceUse, place_use, places_of_column, slot_of_place};
-use zonal_types::{Column, Component, Layout, MapVersion, StripeSetId, TargetId};
+use zonal_types::{Column, Component, Layout, MapVersion, Relocation, StripeSetId, TargetId};
 
 /// The slot of a place.
 #[derive(Debug, Clone, Copy)]
@@ -75,11 +75,32 @@ impl ZoneMap {
     /// The slots of a component's sets, and those of its relocations.
     fn slots_near<'a>(&'a self, component: &'a Component) -> impl Iterator<Item = &'a Slot> {
         let of_set = component.sets().filter_map(|set| self.set(set));
-        let relocated = component.relocations.iter().filter_map(|relocation| {
-            let slots = &self.set(relocation.set)?.slots;
-            slots.get(usize::from(relocation.slot))
-        });
+        let relocated = component.relocations.iter();
+        let relocated = relocated.filter_map(|of| self.slot_of_relocation(of));
         of_set.flat_map(|set| &set.slots).chain(relocated)
+    }
+
+    /// The slot that a relocation names.
+    #[must_use]
+    pub fn slot_of_relocation(&self, relocation: &Relocation) -> Option<&Slot> {
+        let slots = &self.set(relocation.set)?.slots;
+        slots.get(usize::from(relocation.slot))
+    }
+
+    /// True where a target has something of an object to delete.
+    #[must_use]
+    pub fn has_leftover(&self, component: &Component, object: Column, target: TargetId) -> bool {
+        let mut leftovers = zonal_layout::leftovers(component).filter(|of| of.object == object);
+        leftovers.any(|of| {
+            let slot = self.slot_of_relocation(of);
+            slot.is_some_and(|slot| slot.target == target)
+        })
+    }
+
+    /// True where nobody needs anything that a target has: it is drained, or left the map.
+    #[must_use]
+    pub fn is_gone_for_good(&self, target: TargetId) -> bool {
+        matches!(self.target_state(target), None | Some(TargetState::Drained))
     }
 
     /// A slot of an open set that has this target, in the preferred set where it is there.

@@ -156,11 +156,15 @@ pub fn progress(drain: &DrainStatus) -> String {
     if let Some(seconds) = seconds_left(drain).filter(|seconds| *seconds > 0) {
         text.push_str(&format!(", {seconds} s left"));
     }
-    if drain.stuck > 0 {
-        let stuck = drain.stuck;
+    let stuck = drain.stuck.saturating_sub(drain.no_room);
+    if stuck > 0 {
         text.push_str(&format!(
             ", {stuck} objects have no copy in service, or no target to go to"
         ));
+    }
+    if drain.no_room > 0 {
+        let objects = drain.no_room;
+        text.push_str(&format!(", no target has room for {objects} objects"));
     }
     text
 }
@@ -193,6 +197,7 @@ fn to_json(map: &ZoneMap, drains: &[DrainStatus], targets: &[TargetId]) -> Value
             "state": state,
             "objects_left": drain.map(|drain| drain.filling),
             "objects_stuck": drain.map(|drain| drain.stuck),
+            "objects_without_room": drain.map(|drain| drain.no_room),
             "seconds_left": drain.and_then(seconds_left),
         })
     };
@@ -210,6 +215,7 @@ mod tests {
             filling,
             most,
             stuck: 0,
+            no_room: 0,
             ms: 10_000,
         };
         assert_eq!(seconds_left(&drain(100, 100)), None);

@@ -27,6 +27,7 @@ mod node_join;
 mod output_args;
 mod place;
 mod rank;
+mod rebalance;
 mod recovery;
 mod reference;
 mod run;
@@ -85,6 +86,7 @@ enum Command {
     Zone(zone::ZoneCommand),
     #[command(subcommand)]
     Target(target::TargetCommand),
+    Rebalance(rebalance::Rebalance),
     Mount(mount::Mount),
     Umount(umount::Umount),
     Mkdir(mkdir::MkdirHomed),
@@ -156,6 +158,7 @@ impl Cli {
             Command::Token(command) => command.run(),
             Command::Zone(command) => command.run(),
             Command::Target(command) => command.run(),
+            Command::Rebalance(command) => command.run(),
             Command::Mount(command) => command.run(),
             Command::Umount(command) => command.run(),
             Command::Mkdir(command) => command.run(),

@@ -135,19 +135,22 @@ fn count_of(
 fn state(map: &ZoneMap, target: TargetId, stale: u64) -> &'static str {
     let known = map.target_state(target);
     match (map.is_out(target), stale) {
-        _ if known.is_some_and(|known| known.has_left() && !known.takes_files()) => {
-            known.map_or("removed", TargetState::word)
-        }
+        _ if known.is_none_or(is_moved) => known.map_or("removed", TargetState::word),
         (true, _) => "out",
         (false, 0) => "serving",
         (false, _) => "filling",
     }
 }
 
+/// True where the objects of a target move, or return, or have moved.
+fn is_moved(state: TargetState) -> bool {
+    !matches!(state, TargetState::Serving | TargetState::Offline)
+}
+
 /// True where the objects of a target move, or return.
 fn is_moving(map: &ZoneMap) -> bool {
     let mut targets = map.targets.iter();
-    targets.any(|of| of.state.is_leaving() || of.state == TargetState::Returning)
+    targets.any(|of| of.state.is_moving())
 }
 
 fn print(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) {
@@ -193,6 +196,7 @@ fn to_json(map: &ZoneMap, counts: &StaleCounts, drains: &[DrainStatus]) -> Value
             "stale_files": stale,
             "objects_left": drain.map(|drain| drain.filling),
             "objects_stuck": drain.map(|drain| drain.stuck),
+            "objects_without_room": drain.map(|drain| drain.no_room),
             "seconds_left": drain.and_then(seconds_left),
         })
     });

@@ -103,7 +103,10 @@ impl Cell {
     ) -> Output {
         up.args(["up", "--zones", &zones.to_string()]);
         up.args(["--storage-nodes", &storage_nodes.to_string()]);
-        up.args(["--capacity", "1 GiB"]).args(options);
+        if !options.contains(&"--capacity") {
+            up.args(["--capacity", "1 GiB"]);
+        }
+        up.args(options);
         up.arg("--dir").arg(self.dir()).output().unwrap()
     }
 

@@ -1,0 +1,94 @@
+//! Leftovers: a target deletes what is left of objects that moved away, or that were to come here
+//! and stayed where they were (docs/rfcs/2026-11-27-relocations.md).
+//!
+//! *Invariant*: an object is deleted only by a map under which the target refuses each client that
+//! knows the place, and by a layout that knows all of that map's epochs. So nobody reads the
+//! object, and no change makes it again. The shard gives the target no object of which something is
+//! to be deleted here.
+
+use super::{Refused, TargetDriver, TargetHost};
+use zonal_object::{Delete, ObjectId};
+use zonal_types::{Column, DataId, ErrorCode, FileData, Ino, ShardId, TargetId};
+use zonal_wire::MetaRequest;
+use zonal_zonemap::ZoneMap;
+
+/// An object of which something is left.
+type Left = (DataId, Column);
+
+/// What is left at a target of a file's objects, and whether clients may not know yet that nothing
+/// is there for them.
+pub(super) fn leftovers_at(map: &ZoneMap, target: TargetId, data: &FileData) -> (Vec<Left>, bool) {
+    let (mut left, mut unfenced) = (Vec::new(), false);
+    for component in &data.layout.components {
+        for record in zonal_layout::leftovers(component) {
+            let slot = map.slot_of_relocation(record);
+            if slot.is_some_and(|slot| slot.target == target) {
+                left.push((component.data_id, record.object));
+                unfenced |= !map.is_fenced(component, record.as_of);
+            }
+        }
+    }
+    (left, unfenced)
+}
+
+/// True where a layout names this target for the object.
+fn is_named(map: &ZoneMap, target: TargetId, data: &FileData, (data_id, object): Left) -> bool {
+    let mut components = data.layout.components.iter();
+    components.any(|component| {
+        component.data_id == data_id
+            && zonal_layout::places(component).any(|place| {
+                let slot = map.slot_of_place(component, place).map(|of| of.slot);
+                zonal_layout::object_of(component, place) == object
+                    && slot.is_none_or(|slot| slot.target == target)
+            })
+    })
+}
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Has the shard drop the relocations of a file's objects to this target, which is full. What
+    /// came already is deleted by a later round.
+    pub(super) async fn give_up_places(&self, shard: ShardId, ino: Ino) {
+        let request = MetaRequest::MendCopy {
+            ino,
+            target: self.id,
+            as_of: self.host.map().version,
+            allocated_delta: 0,
+            relocated: Vec::new(),
+            full: true,
+        };
+        // The next round asks again.
+        self.host.ask_shard(shard, &request).await;
+    }
+
+    /// Deletes what is left here of a file's objects. Returns these objects.
+    ///
+    /// # Errors
+    /// `StaleEpoch` where the layout may be older than one that clients have. Else that of the
+    /// deletion.
+    pub(super) async fn delete_leftovers(
+        &self,
+        map: &ZoneMap,
+        data: &FileData,
+    ) -> Result<Vec<Left>, Refused> {
+        let (left, unfenced) = leftovers_at(map, self.id, data);
+        if left.is_empty() {
+            return Ok(left);
+        }
+        let mut components = data.layout.components.iter();
+        if unfenced || !components.all(|of| map.knows_outages(of, data.as_of)) {
+            return Err(ErrorCode::StaleEpoch.into());
+        }
+        if left
+            .iter()
+            .any(|object| is_named(map, self.id, data, *object))
+        {
+            return Err(ErrorCode::Corrupt.into());
+        }
+        let ids = left.iter().map(|(data_id, column)| ObjectId {
+            data_id: *data_id,
+            column: *column,
+        });
+        self.delete(Delete::of_leftovers(ids.collect())).await?;
+        Ok(left)
+    }
+}

@@ -1,0 +1,140 @@
+use super::*;
+use zonal_types::{CellId, ComponentKind, NodeId, ZoneId, limits::STRIPE_UNIT_DEFAULT};
+use zonal_wire::JoinTarget;
+use zonal_zonemap::MapEdit;
+
+const OBJECT: Column = Column(0);
+const BYTES: u64 = 100;
+
+fn map() -> ZoneMap {
+    let join = |id: u32| MapEdit::Join {
+        node: NodeId(id),
+        zone: ZoneId(1),
+        zone_name: String::new(),
+        address: format!("127.0.0.1:{}", 7000 + id),
+        shard: None,
+        targets: vec![JoinTarget {
+            target: TargetId(id),
+            uuid: [7; 16],
+            capacity: 1 << 30,
+        }],
+    };
+    let mut edits: Vec<MapEdit> = (1..=4).map(join).collect();
+    edits.push(MapEdit::OpenSets { zone: ZoneId(1) });
+    let map = ZoneMap::new(CellId([1; 16]));
+    map.edited(&edits).unwrap().unwrap()
+}
+
+fn fenced(map: &ZoneMap) -> ZoneMap {
+    let target = TargetId(1);
+    let fenced = map.edited(&[MapEdit::RenewEpochs { target }]);
+    fenced.unwrap().unwrap()
+}
+
+fn layout(map: &ZoneMap) -> Layout {
+    let set = map.default_sets(ZoneId(1)).next().unwrap();
+    let component = Component {
+        kind: ComponentKind::Striped,
+        start: 0,
+        end: u64::MAX,
+        data_id: DataId(1),
+        zone: ZoneId(1),
+        set: set.id,
+        start_column: Column(0),
+        count: 1,
+        unit: STRIPE_UNIT_DEFAULT,
+        span: 0,
+        redundancy: Redundancy::None,
+        relocations: Vec::new(),
+    };
+    Layout {
+        layout_gen: LayoutGen(1),
+        components: vec![component],
+        stale: Vec::new(),
+    }
+}
+
+fn place(
+    layout: &Layout,
+    map: &ZoneMap,
+    to: u32,
+) -> std::result::Result<(StripeSetId, u16), NoDestination> {
+    let room = [TargetRoom {
+        target: TargetId(to),
+        bytes: BYTES,
+    }];
+    let component = &layout.components[0];
+    let candidates = destinations::with_room(map, &room, true);
+    let chosen = candidates.choose(component, layout, map, (OBJECT, BYTES));
+    let (place, target) = chosen?;
+    assert_eq!(target, TargetId(to));
+    Ok(place)
+}
+
+/// Moves the object; something is left at the place before.
+fn moved(layout: &mut Layout, map: &ZoneMap, to: u32) {
+    let place = place(layout, map, to).unwrap();
+    begin(&mut layout.components[0], map, OBJECT, place);
+    fill(
+        layout,
+        map,
+        TargetId(to),
+        &[(DataId(1), OBJECT)],
+        map.version,
+    );
+    let filled = *relocation_of(&layout.components[0], OBJECT).unwrap();
+    assert_eq!(filled.state, RelocationState::Filled);
+    leave(&mut layout.components[0], map, &filled);
+}
+
+fn states(layout: &Layout) -> Vec<RelocationState> {
+    layout.relocations().map(|of| of.state).collect()
+}
+
+#[test]
+fn an_object_comes_back_once_what_it_left_is_deleted_and_has_no_record_then() {
+    use RelocationState::{Leftover, Settled};
+    let map = map();
+    let mut layout = layout(&map);
+    let first = map.slot_of_place(&layout.components[0], OBJECT).unwrap();
+    let (first, second) = (first.slot.target, TargetId(3));
+    assert_ne!(first, second);
+    moved(&mut layout, &map, second.0);
+    assert_eq!(states(&layout), [Settled, Leftover]);
+    assert!(map.has_leftover(&layout.components[0], OBJECT, first));
+    assert_eq!(place(&layout, &map, first.0), Err(NoDestination::Room));
+
+    let later = fenced(&map);
+    let deleted = [(DataId(1), OBJECT)];
+    let unchanged = layout.clone();
+    // Late; of another target; of a map that the shard does not know.
+    forget_deleted(&mut layout, &later, first, (&deleted, map.version));
+    forget_deleted(&mut layout, &later, second, (&deleted, later.version));
+    forget_deleted(&mut layout, &map, first, (&deleted, later.version));
+    assert_eq!(layout, unchanged);
+    forget_deleted(&mut layout, &later, first, (&deleted, later.version));
+    assert_eq!(states(&layout), [Settled]);
+
+    moved(&mut layout, &later, first.0);
+    assert_eq!(states(&layout), [Leftover]);
+    assert!(later.has_leftover(&layout.components[0], OBJECT, second));
+}
+
+#[test]
+fn an_object_goes_only_where_its_bytes_have_room() {
+    let map = map();
+    let layout = layout(&map);
+    let component = &layout.components[0];
+    let room = |bytes| {
+        let target = TargetId(3);
+        let room = [TargetRoom { target, bytes }];
+        let mut candidates = destinations::with_room(&map, &room, false);
+        let chosen = candidates.choose(component, &layout, &map, (OBJECT, BYTES));
+        candidates.take(target, 1);
+        let after = candidates.choose(component, &layout, &map, (OBJECT, BYTES));
+        (chosen.is_ok(), after.is_ok())
+    };
+    assert_eq!(room(BYTES - 1), (false, false));
+    assert_eq!(room(BYTES), (true, false));
+    assert_eq!(room(BYTES + 1), (true, true));
+}
