@@ -98,6 +98,21 @@ struct LeavingTarget {
     shedding: Shedding,
 }
 
+impl LeavingTarget {
+    /// Notes a look through all files.
+    fn note_full_look(&mut self, counts: &DrainCounts, now: Instant) {
+        if std::mem::take(&mut self.is_last_look) && counts.begun > 0 {
+            self.relapses = self.relapses.saturating_add(1);
+        }
+        self.stuck = (counts.stuck, counts.no_room);
+        self.stuck_looks = match counts.stuck {
+            0 => 0,
+            _ => self.stuck_looks.saturating_add(1),
+        };
+        self.looked = (counts.begun == 0).then_some(now);
+    }
+}
+
 /// Numbers that change where stuck objects may get a source, or a place to go: targets that take
 /// files, and slots that are out.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -272,15 +287,7 @@ async fn step<H: DrainHost>(
     };
     let counts = look(host, (target, settled), !full, plan, rooms).await?;
     if full {
-        if std::mem::take(&mut known.is_last_look) && counts.begun > 0 {
-            known.relapses = known.relapses.saturating_add(1);
-        }
-        known.stuck = (counts.stuck, counts.no_room);
-        known.stuck_looks = match counts.stuck {
-            0 => 0,
-            _ => known.stuck_looks.saturating_add(1),
-        };
-        known.looked = (counts.begun == 0).then_some(now);
+        known.note_full_look(&counts, now);
     }
     let counts = DrainCounts {
         stuck: known.stuck.0,

@@ -166,28 +166,30 @@ impl<N: Net> ClientCall<'_, N> {
             let Some(column) = standing.filter(|place| !self.is_gone(component, *place)) else {
                 return Ok((StorageReply::Done, 0, TargetId(0)));
             };
-            let made = self.make_for_copy(&data, component, column, make, &mut choice);
-            let (place, request) = match made {
-                Ok((place, _))
-                    if !choice.is_free()
-                        && self.is_left_out(file, component, column, how.fills).await? =>
-                {
-                    return Ok((StorageReply::Done, 0, place.target));
-                }
-                Ok(made) => made,
-                Err(code) => {
-                    failed = Some(code);
-                    continue;
-                }
-            };
+            let (place, request) =
+                match self.make_for_copy(&data, component, column, make, &mut choice) {
+                    Ok((place, _))
+                        if !choice.is_free()
+                            && self.is_left_out(file, component, column, how.fills).await? =>
+                    {
+                        return Ok((StorageReply::Done, 0, place.target));
+                    }
+                    Ok(made) => made,
+                    Err(code) => {
+                        failed = Some(code);
+                        continue;
+                    }
+                };
             is_change = request.changes_range();
             incarnation = Some(self.identity_for(file.ino).incarnation);
             asked = Some(place.target);
             let kind = (data.layout.has_copies(), choice.is_free(), attempts);
             attempts = attempts.saturating_add(1);
-            let (made, out) = ((&place, &request), out.as_deref_mut());
-            let sent = (payload, how.order);
-            match self.attempt(file, kind, made, sent, out).await {
+            let (made, sent) = ((&place, &request), (payload, how.order));
+            match self
+                .attempt(file, kind, made, sent, out.as_deref_mut())
+                .await
+            {
                 Ok((reply, bytes)) => return Ok((reply, bytes, place.target)),
                 Err(ErrorCode::NoSpace) if how.fills && is_filled_now(component, column) => {
                     failed = self.give_up_place(file, place.target).await.err();
