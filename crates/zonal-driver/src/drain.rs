@@ -11,8 +11,8 @@
 mod rooms;
 mod shedding;
 
+pub use rooms::KnownSpace;
 use rooms::Rooms;
-pub use rooms::TargetSpace;
 use shedding::Shedding;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -53,7 +53,7 @@ pub trait DrainHost {
     fn take_out_silent(&self, target: TargetId);
 
     /// Asks targets for their space. `None`: no answer.
-    fn spaces(&self, targets: &[TargetId]) -> impl Future<Output = Vec<Option<TargetSpace>>>;
+    fn spaces(&self, targets: &[TargetId]) -> impl Future<Output = Vec<Option<KnownSpace>>>;
 
     /// Time for which a target may serve by an older map than the manager's, ms.
     fn lease_ms(&self) -> u64;

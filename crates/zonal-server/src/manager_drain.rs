@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use zonal_driver::at_once;
-use zonal_driver::drain::{DrainHost, Drains, TargetSpace};
+use zonal_driver::drain::{DrainHost, Drains, KnownSpace};
 use zonal_types::limits::TARGET_LEASE_WAIT_MS;
 use zonal_types::{ErrorCode, Instant, MapVersion, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
@@ -62,13 +62,13 @@ impl DrainHost for Reign<'_> {
         self.role.take_out_down(target);
     }
 
-    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<TargetSpace>> {
+    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<KnownSpace>> {
         let ask = |target: TargetId| {
             let map = self.link.map.current();
             let node = map.target(target)?.node;
             let asked = StorageRequest::StatFs { target };
             match self.link.peers.storage(&self.link.map, node, &asked) {
-                Ok(StorageReply::StatFs { total, free, .. }) => Some(TargetSpace { total, free }),
+                Ok(StorageReply::StatFs { total, free, .. }) => Some(KnownSpace { total, free }),
                 _no_answer => None,
             }
         };

@@ -7,7 +7,7 @@ use crate::world::World;
 use std::rc::Rc;
 use zonal_types::{Ino, TargetId, ZoneId};
 use zonal_wire::{MetaReply, MetaRequest};
-use zonal_zonemap::{MapEdit, TargetState};
+use zonal_zonemap::{MapEdit, TargetState, ZoneMap};
 
 /// Longest pause between two orders, ms.
 const EVERY_MS_MAX: u64 = 15_000;
@@ -33,42 +33,14 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             return;
         }
         let map = world.map.borrow().clone();
-        let in_state = |wanted: fn(TargetState) -> bool| {
-            let found = map.targets.iter().filter(|target| wanted(target.state));
-            found.map(|target| target.id).collect::<Vec<TargetId>>()
-        };
         let is_going = |target: &zonal_zonemap::Target| {
             world.is_lost(target.id) && target.state != TargetState::Drained
         };
-        if map.targets.iter().any(is_going) {
+        if map.targets.iter().any(is_going) || has_ended_one(&world, &map, &mut rng) {
             continue;
         }
-        let drained = in_state(|state| state == TargetState::Drained);
-        if let Some(target) = rng.pick(&drained).copied()
-            && rng.chance(REMOVED)
-        {
-            // Layouts name it still.
-            world.edit_map(&[MapEdit::RemoveTarget { target }]);
-            continue;
-        }
-        let shedding = in_state(TargetState::is_shedding);
-        if let Some(target) = rng.pick(&shedding).copied()
-            && rng.chance(CANCELLED)
-        {
-            world.network.count(FaultKind::RebalanceEnded);
-            set(&world, target, TargetState::Serving);
-            continue;
-        }
-        let leaving = in_state(TargetState::is_leaving);
-        let serving = in_state(TargetState::takes_files);
-        if let Some(target) = rng.pick(&leaving).copied() {
-            if rng.chance(CANCELLED) && !world.is_lost(target) {
-                world.network.count(FaultKind::DrainEnded);
-                set(&world, target, TargetState::Serving);
-            }
-            continue;
-        }
-        let is_calm = in_state(|state| state == TargetState::Returning).is_empty();
+        let serving = in_state(&map, TargetState::takes_files);
+        let is_calm = in_state(&map, |state| state == TargetState::Returning).is_empty();
         let may_go = world.size().also_zone && is_calm && rng.chance(ZONES_AWAY);
         if may_go && is_whole(&world).await && !world.has_storage_fault() {
             take_zone_away(&world, &mut rng).await;
@@ -102,6 +74,41 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             world.network.count(FaultKind::Drain);
         }
     }
+}
+
+fn in_state(map: &ZoneMap, wanted: fn(TargetState) -> bool) -> Vec<TargetId> {
+    let found = map.targets.iter().filter(|target| wanted(target.state));
+    found.map(|target| target.id).collect()
+}
+
+/// Takes a drained target out of the cell, or ends a rebalance or a drain, by chance. True also
+/// where a drain goes on: there is one at a time.
+fn has_ended_one(world: &World, map: &ZoneMap, rng: &mut SimRng) -> bool {
+    let drained = in_state(map, |state| state == TargetState::Drained);
+    if let Some(target) = rng.pick(&drained).copied()
+        && rng.chance(REMOVED)
+    {
+        // Layouts name it still.
+        world.edit_map(&[MapEdit::RemoveTarget { target }]);
+        return true;
+    }
+    let shedding = in_state(map, TargetState::is_shedding);
+    if let Some(target) = rng.pick(&shedding).copied()
+        && rng.chance(CANCELLED)
+    {
+        world.network.count(FaultKind::RebalanceEnded);
+        set(world, target, TargetState::Serving);
+        return true;
+    }
+    let leaving = in_state(map, TargetState::is_leaving);
+    let Some(target) = rng.pick(&leaving).copied() else {
+        return false;
+    };
+    if rng.chance(CANCELLED) && !world.is_lost(target) {
+        world.network.count(FaultKind::DrainEnded);
+        set(world, target, TargetState::Serving);
+    }
+    true
 }
 
 /// Has all storage servers of a zone end, and come back after a while.

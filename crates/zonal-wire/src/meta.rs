@@ -316,8 +316,8 @@ codec_enum! {
         /// have one as out. `Io`: a column would have no copy without a mark.
         MarkStale = 51 { ino: Ino, targets: Vec<TargetId> },
         /// A target has no room for a change of an object that moves to it. The relocations of the
-        /// file's objects to it are dropped, before a change that leaves them out. Reply `Attr` with
-        /// `data`, once that is durable. `NoSpace`: a new object has no other place.
+        /// file's objects to it are dropped, before a change that leaves them out. Reply `Attr`
+        /// with `data`, once that is durable. `NoSpace`: a new object has no other place.
         GiveUpPlace = 114 { ino: Ino, target: TargetId },
 
         /// `wait`: queues the request under `waiter` (chosen by the client, unique in the session)
@@ -449,9 +449,9 @@ codec_enum! {
         /// Manager to shard: gives each object on a draining target a relocation, for files behind
         /// `after`. `unfinished`: looks only at files that a target has yet to fill. Of a target
         /// that is back it ends them: `settled` is the version of the last fence that all targets
-        /// know. Of a target that is evened out it does both. Reply `Relocations`. `WrongTarget`: the
-        /// shard does not know the target's state. `NotReady`: a partition is on its way to another
-        /// shard.
+        /// know. Of a target that is evened out it does both. Reply `Relocations`. `WrongTarget`:
+        /// the shard does not know the target's state. `NotReady`: a partition is on its way to
+        /// another shard.
         RelocateObjects = 113 {
             target: TargetId,
             after: Ino,

@@ -1,5 +1,5 @@
-//! A drain for which the other targets have too little room says so, loses nothing, and goes on once
-//! there is room.
+//! A drain for which the other targets have too little room says so, loses nothing, and goes on
+//! once there is room.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -80,7 +80,7 @@ fn a_drain_without_room_says_so_and_goes_on_when_there_is_some() {
     // Others have room for new files still.
     write(&native, "/once/new", &content(7));
     for file in 0..REMOVED {
-        native.unlink(&User::root(), &path(file)).unwrap();
+        native.unlink(&User::root(), path(file)).unwrap();
     }
     wait_until("drained", || state(&cell, target) == "Drained");
     all_is_right(REMOVED);

@@ -1,5 +1,5 @@
 //! A zone that got an empty target is evened out while programs change its files, and servers are
-//! killed; a rebalance that is cancelled leaves nothing behind.
+//! killed. A rebalance that is cancelled leaves nothing behind.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -290,8 +290,8 @@ impl<N: Net> ClientCall<'_, N> {
             }
             let part = &write.bytes[from..from + to_usize(length)];
             let component = &write.data.layout.components[piece.component];
-            // The request names the file as it was when the place was assigned, or after the
-            // truncation that left a part of the place; and the object as it is now.
+            // The request names the object as it is now. It names the file as it was when the place
+            // was assigned, or after the truncation that left a part of the place.
             let make = |object: ObjectRef| StorageRequest::Write {
                 object: Self::object_as_of(&write.data, component, piece.column, object),
                 offset: piece.object_offset,

@@ -1,9 +1,9 @@
 //! Changes beside relocations: while an object moves, a change goes to both of its places
 //! (docs/rfcs/2026-11-27-relocations.md).
 //!
-//! A relocation may begin, or end, after the pieces of a change were made. A target then refuses its
-//! part of the change, and the client gets the new layout. Other targets may have their parts, in
-//! places that count no more. So after a change it looks for objects whose records are others by
+//! A relocation may begin, or end, after the pieces of a change were made. A target then refuses
+//! its part of the change, and the client gets the new layout. Other targets may have their parts,
+//! in places that count no more. So after a change it looks for objects whose records are others by
 //! now, and sends the change to all their places. A file without relocations costs one look at its
 //! layout.
 
@@ -18,8 +18,9 @@ use zonal_types::{
 use zonal_wire::StorageReply;
 use zonal_zonemap::ZoneMap;
 
-/// Changes of a layout in which an object moves away and comes back, at least: each move begins, is
-/// filled and settled, and what is left is deleted between them. Its records are the same then.
+/// Changes of a layout in which an object moves away and comes back, at least. Each move begins, is
+/// filled and settled, and the bytes left behind are deleted between. Its records are the same
+/// then.
 const CHANGES_OF_A_RETURN: u32 = 7;
 
 /// The places of a layout's objects, by component.

@@ -130,7 +130,7 @@ impl<N: Net> ClientCall<'_, N> {
         // Incarnation of the last attempt, where this call made it, and its target.
         let mut incarnation = None;
         let mut asked: Option<TargetId> = None;
-        let mut attempts = 0_u32;
+        let mut slow_attempts = 0_u32;
         let forfeits = file.state().failures.forfeits();
         if is_change && forfeits > 0 && failed == Some(ErrorCode::Fenced) {
             // The earlier attempt was made under locks that others have got.
@@ -147,14 +147,7 @@ impl<N: Net> ClientCall<'_, N> {
                     self.note_silence(file, target, code).await;
                 }
                 self.prepare_retry(file, code, incarnation, how).await?;
-                let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
-                if !is_news && !self.is_over(how.deadline) {
-                    self.sleep(pause.next_ms()).await;
-                }
-                if self.is_over(how.deadline) {
-                    self.doubt_map();
-                    return Err(late(code));
-                }
+                self.pause_after(code, &mut pause, how.deadline).await?;
             }
             if is_change && file.state().failures.forfeits() != forfeits {
                 return Err(ErrorCode::Io);
@@ -183,8 +176,7 @@ impl<N: Net> ClientCall<'_, N> {
             is_change = request.changes_range();
             incarnation = Some(self.identity_for(file.ino).incarnation);
             asked = Some(place.target);
-            let kind = (data.layout.has_copies(), choice.is_free(), attempts);
-            attempts = attempts.saturating_add(1);
+            let kind = (data.layout.has_copies(), choice.is_free(), slow_attempts);
             let (made, sent) = ((&place, &request), (payload, how.order));
             match self
                 .attempt(file, kind, made, sent, out.as_deref_mut())
@@ -194,7 +186,11 @@ impl<N: Net> ClientCall<'_, N> {
                 Err(ErrorCode::NoSpace) if how.fills && is_filled_now(component, column) => {
                     failed = self.give_up_place(file, place.target).await.err();
                 }
-                Err(code) => failed = Some(code),
+                Err(code) => {
+                    // The next one waits longer for a slow target, not for one that was away.
+                    slow_attempts += u32::from(code == ErrorCode::TimedOut);
+                    failed = Some(code);
+                }
             }
         }
     }
@@ -292,6 +288,27 @@ impl<N: Net> ClientCall<'_, N> {
         if is_silent && data.layout.has_copies() {
             self.report_outage(target).await;
         }
+    }
+
+    /// Waits before the next attempt, unless news came with the refusal.
+    ///
+    /// # Errors
+    /// The deadline is over.
+    async fn pause_after(
+        &self,
+        code: ErrorCode,
+        pause: &mut BackOff,
+        deadline: Instant,
+    ) -> Result<(), ErrorCode> {
+        let is_news = matches!(code, ErrorCode::StaleTruncate | ErrorCode::Superseded);
+        if !is_news && !self.is_over(deadline) {
+            self.sleep(pause.next_ms()).await;
+        }
+        if self.is_over(deadline) {
+            self.doubt_map();
+            return Err(late(code));
+        }
+        Ok(())
     }
 
     /// Fetches what the next attempt needs after `code`. Returns `code` where no attempt can help.

@@ -11,14 +11,14 @@ const RESERVE: u64 = 20;
 
 /// Space of a target, bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct TargetSpace {
+pub struct KnownSpace {
     /// Its capacity.
     pub total: u64,
     /// Free.
     pub free: u64,
 }
 
-impl TargetSpace {
+impl KnownSpace {
     fn used(self) -> u64 {
         self.total.saturating_sub(self.free)
     }
@@ -26,13 +26,13 @@ impl TargetSpace {
 
 #[derive(Debug, Default)]
 struct Room {
-    space: TargetSpace,
+    space: KnownSpace,
     /// Bytes on their way to it, by the target that gives them.
     promised: BTreeMap<TargetId, u64>,
 }
 
 impl Room {
-    /// What stays free of more objects.
+    /// Bytes that stay free of more objects.
     fn kept(&self) -> u64 {
         (self.space.total / RESERVE).saturating_add(self.promised())
     }
@@ -47,7 +47,7 @@ impl Room {
 pub(super) struct Rooms(BTreeMap<TargetId, Room>);
 
 impl Rooms {
-    /// Asks the targets that serve. What is promised counts until all of its giver's objects came.
+    /// Asks the targets that serve. Promised bytes count until all of their giver's objects came.
     pub(super) async fn refresh<H: DrainHost>(&mut self, host: &H) {
         let map = host.map();
         let serving = map.targets.iter().filter(|of| of.state.takes_files());

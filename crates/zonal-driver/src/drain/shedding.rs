@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | choose | all files: objects go; once none more does, a fence | fill |
 //! | fill | unfinished files; once nothing is to be filled or deleted, a fence | settle |
-//! | settle | a lease after the fence, all files: what is filled stays | fill, while something changed |
+//! | settle | a lease after the fence, all files: filled stay | fill, while something changed |
 //! | | nothing is left: the target is full enough still | choose, with a larger share |
 //! | | else | serves |
 //!
@@ -123,7 +123,7 @@ impl Shedding {
                     return Ok(counts);
                 }
             } else if rooms.has_promises() {
-                // What others gave counts twice until it has come.
+                // Objects from others count twice until they have come.
                 self.phase = Phase::Fill;
                 return Ok(counts);
             }

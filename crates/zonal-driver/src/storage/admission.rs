@@ -58,9 +58,9 @@ impl<H: TargetHost> TargetDriver<H> {
         Err(Refused::new(ErrorCode::NotReady, detail))
     }
 
-    /// Checks a request again when its reply is made. It may have waited so long that the target was
-    /// taken out meanwhile, and even has a new lease; or that the object was deleted here, as it
-    /// lies elsewhere now.
+    /// Checks a request again when its reply is made, as it may have waited for long. The target
+    /// may have been taken out meanwhile, and even have a new lease. Or the object was deleted
+    /// here, as it lies elsewhere now.
     pub(super) fn check_again(
         &self,
         header: &Header,

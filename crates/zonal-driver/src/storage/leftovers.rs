@@ -2,9 +2,9 @@
 //! and stayed where they were (docs/rfcs/2026-11-27-relocations.md).
 //!
 //! *Invariant*: an object is deleted only by a map under which the target refuses each client that
-//! knows the place, and by a layout that knows all of that map's epochs. So nobody reads the
-//! object, and no change makes it again. The shard gives the target no object of which something is
-//! to be deleted here.
+//! knows the place. The layout knows all of that map's epochs. So nobody reads the object, and no
+//! change makes it again. The shard gives the target no object of which something is to be deleted
+//! here.
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_object::{Delete, ObjectId};
@@ -15,7 +15,7 @@ use zonal_zonemap::ZoneMap;
 /// An object of which something is left.
 type Left = (DataId, Column);
 
-/// What is left at a target of a file's objects, and whether clients may not know yet that nothing
+/// Objects of a file that are left at a target, and whether clients may not know yet that nothing
 /// is there for them.
 pub(super) fn leftovers_at(map: &ZoneMap, target: TargetId, data: &FileData) -> (Vec<Left>, bool) {
     let (mut left, mut unfenced) = (Vec::new(), false);
@@ -45,8 +45,8 @@ fn is_named(map: &ZoneMap, target: TargetId, data: &FileData, (data_id, object):
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Has the shard drop the relocations of a file's objects to this target, which is full. What
-    /// came already is deleted by a later round.
+    /// Has the shard drop the relocations of a file's objects to this target, which is full. A
+    /// later round deletes the bytes that came already.
     pub(super) async fn give_up_places(&self, shard: ShardId, ino: Ino) {
         let request = MetaRequest::MendCopy {
             ino,

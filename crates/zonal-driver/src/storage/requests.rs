@@ -14,8 +14,8 @@ const MAP_RANGES_MAX: u32 = 16_384;
 pub struct ChangeSender<'a> {
     /// The attempt, by which repeats are recognised.
     pub attempt: ChangeAttempt,
-    /// True where the change must not be made any more. The sender has hung up: nobody waits for it.
-    /// Or the slot has changed: the object may have left, and its bytes may be deleted.
+    /// True where the change must not be made any more. The sender has hung up, and nobody waits
+    /// for it. Or the slot has changed: the object may have left, and its bytes may be deleted.
     pub is_gone: &'a dyn Fn() -> bool,
 }
 

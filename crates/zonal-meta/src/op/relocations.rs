@@ -1,5 +1,6 @@
-//! Relocations: gives objects of a target that leaves, or is too full, other places, and notes which
-//! of them are filled (docs/rfcs/2026-11-27-relocations.md, docs/rfcs/2026-11-27-rebalance.md).
+//! Relocations: gives objects of a target that leaves, or is too full, other places, and notes
+//! which of them are filled (docs/rfcs/2026-11-27-relocations.md,
+//! docs/rfcs/2026-11-27-rebalance.md).
 //!
 //! *Invariant*: an object has a relocation under way only where a place of its column has all
 //! changes.
@@ -161,8 +162,8 @@ impl Pass<'_> {
     /// Ends the relocations of objects that leave a target which serves. Those that are filled stay
     /// where they are. `drops`: those under way are dropped.
     ///
-    /// A target that answers under an older map could still give the bytes that it had. So `settled`
-    /// is a fence that is older than a lease.
+    /// A target that answers under an older map could still give the bytes that it had. So
+    /// `settled` is a fence that is older than a lease.
     fn end_relocations(&mut self, component: &mut Component, known: &Component, drops: bool) {
         let map = self.map;
         for relocation in &known.relocations {
@@ -256,14 +257,14 @@ impl Pass<'_> {
     }
 }
 
-/// The object stays at the place before. What is at the new one is to be deleted.
+/// The object stays at the place before. The bytes at the new one are to be deleted.
 fn give_up(component: &mut Component, map: &ZoneMap, filling: &Relocation) {
     component.relocations.retain(|record| record != filling);
     let place = (filling.set, filling.slot);
     note_leftover(component, map, filling.object, place);
 }
 
-/// The object lies at its new place alone. What is at the place before is to be deleted.
+/// The object lies at its new place alone. The bytes at the place before are to be deleted.
 fn leave(component: &mut Component, map: &ZoneMap, filled: &Relocation) {
     let before = map.slot_of_place(component, filled.object);
     let before = before.map(|at| (at.set, at.number));

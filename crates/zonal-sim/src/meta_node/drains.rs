@@ -5,7 +5,7 @@ use super::host::SimulatedHost;
 use crate::coverage::FaultKind;
 use std::rc::Rc;
 use std::sync::Arc;
-use zonal_driver::drain::{DrainHost, Drains, TargetSpace};
+use zonal_driver::drain::{DrainHost, Drains, KnownSpace};
 use zonal_types::limits::TARGET_LEASE_WAIT_MS;
 use zonal_types::{ErrorCode, Instant, MapVersion, ShardId, TargetId};
 use zonal_wire::{MetaReply, MetaRequest, StorageReply, StorageRequest};
@@ -40,13 +40,13 @@ impl DrainHost for SimulatedHost {
         self.take_out(target).ok();
     }
 
-    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<TargetSpace>> {
+    async fn spaces(&self, targets: &[TargetId]) -> Vec<Option<KnownSpace>> {
         let mut spaces = Vec::with_capacity(targets.len());
         for target in targets {
             let target = *target;
             let asked = StorageRequest::StatFs { target };
             spaces.push(match self.peers.ask_target(target, &asked).await {
-                Some(StorageReply::StatFs { total, free, .. }) => Some(TargetSpace { total, free }),
+                Some(StorageReply::StatFs { total, free, .. }) => Some(KnownSpace { total, free }),
                 _no_answer => None,
             });
         }

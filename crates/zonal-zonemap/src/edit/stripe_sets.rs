@@ -149,7 +149,7 @@ impl ZoneMap {
         let state = match (found.state, state) {
             (now, TargetState::Serving) if now.is_leaving() => TargetState::Returning,
             (TargetState::Returning, TargetState::Serving) => TargetState::Returning,
-            // What is under way is dropped first.
+            // Relocations under way are dropped first.
             (TargetState::Shedding { salt, .. }, TargetState::Serving) => TargetState::Shedding {
                 salt,
                 is_ending: true,

@@ -1,5 +1,5 @@
-//! `zonal rebalance`: evens out the fill of the targets of a zone. The leading manager does it; this
-//! command begins it, follows it, and cancels it.
+//! `zonal rebalance`: evens out the fill of the targets of a zone. The leading manager does it;
+//! this command begins it, follows it, and cancels it.
 
 use crate::cell::connection::CellHandle;
 use crate::cell::node_status::{TargetCapacity, look_at_all};
@@ -25,9 +25,9 @@ const ALL: u64 = 10_000;
 
 /// Even out the fill of a zone's targets
 ///
-/// Targets that are fuller than the mean of their zone give objects to those that are less full,
-/// until the fullest and the emptiest differ by less than `--within`. Files stay in use. The leading
-/// manager does it, also after this command has ended. Copies stay on different nodes.
+/// Targets that are fuller than the mean of their zone give objects to those that are less full.
+/// It ends where the fullest and the emptiest differ by less than `--within`. Files stay in use.
+/// The leading manager does it, also after this command has ended. Copies stay on different nodes.
 #[derive(Debug, clap::Args)]
 pub struct Rebalance {
     #[command(flatten)]
@@ -84,7 +84,7 @@ impl Rebalance {
         let edit = |(target, state)| MapEdit::UseTarget { target, state };
         let edits: Vec<MapEdit> = plans.into_iter().map(edit).collect();
         if !edits.is_empty() {
-            edit_map_at_once(&cell, &map, edits)?;
+            edit_map_at_once(&cell, &map, &edits)?;
         }
         match self.follow {
             true => follow(&cell, &zones, self.json),

@@ -165,16 +165,16 @@ fn sets_of(map: &ZoneMap, target: TargetId) -> BTreeSet<StripeSetId> {
 /// Changes the map, where it is still as it is known here. A newer map in which only partitions
 /// differ, as moves change them, is taken in its place.
 pub fn edit_map(cell: &CellHandle, map: &ZoneMap, edit: MapEdit) -> anyhow::Result<ZoneMap> {
-    edit_map_at_once(cell, map, vec![edit])
+    edit_map_at_once(cell, map, &[edit])
 }
 
 /// As [`edit_map`], all edits or none.
 pub fn edit_map_at_once(
     cell: &CellHandle,
     map: &ZoneMap,
-    edits: Vec<MapEdit>,
+    edits: &[MapEdit],
 ) -> anyhow::Result<ZoneMap> {
-    let edits = Blob(edits.to_bytes());
+    let edits = Blob(edits.to_vec().to_bytes());
     let mut expected = map.version;
     for _attempt in 0..EDIT_ATTEMPTS {
         let request = ManagerRequest::Edit {

@@ -77,8 +77,8 @@ impl Candidates {
         }
     }
 
-    /// The slot and the target for an object of so many bytes: on a node without another copy of the
-    /// column. Where there is none, on another target. Targets with more room get more objects.
+    /// The slot and the target for an object of so many bytes: on a node without another copy of
+    /// the column. Where there is none, on another target. Targets with more room get more objects.
     ///
     /// # Errors
     /// Why it stays.

@@ -1,3 +1,5 @@
+//! Tests of relocations of single files.
+
 use super::*;
 use zonal_types::{CellId, ComponentKind, NodeId, ZoneId, limits::STRIPE_UNIT_DEFAULT};
 use zonal_wire::JoinTarget;
