@@ -146,6 +146,11 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     for noun in ["session", "shard", "node", "token", "zone"] {
         page.compare(&format!("{noun} ls"), &mut of_cell(&[noun, "ls"]));
     }
+    page.compare("zone fail-back", &mut of_cell(&["zone", "fail-back", "1"]));
+    page.compare(
+        "rebalance --follow",
+        &mut of_cell(&["rebalance", "--follow"]),
+    );
     page.compare("shard add", &mut of_cell(&["shard", "add", "1"]));
     page.compare("scrub status", &mut of_cell(&["scrub", "status"]));
     page.compare("key ls", &mut of_cell(&["key", "ls"]));
