@@ -143,14 +143,7 @@ fn outputs_have_the_shapes_that_the_page_describes() {
     lost_files(&mut page, &mut of_cell(&["files", "--if-lost", "zone:1"]));
     page.compare("top", &mut of_cell(&["top", "--interval", "1"]));
     page.compare("zone-map show", &mut of_cell(&["zone-map", "show"]));
-    for noun in ["session", "shard", "node", "token", "zone"] {
-        page.compare(&format!("{noun} ls"), &mut of_cell(&[noun, "ls"]));
-    }
-    page.compare("zone fail-back", &mut of_cell(&["zone", "fail-back", "1"]));
-    page.compare(
-        "rebalance --follow",
-        &mut of_cell(&["rebalance", "--follow"]),
-    );
+    looks_at_cell(&mut page, &of_cell);
     page.compare("shard add", &mut of_cell(&["shard", "add", "1"]));
     page.compare("scrub status", &mut of_cell(&["scrub", "status"]));
     page.compare("key ls", &mut of_cell(&["key", "ls"]));
@@ -193,6 +186,16 @@ fn outputs_have_the_shapes_that_the_page_describes() {
         left.is_empty() || !can_mount() || !has_testbed,
         "not shown: {left:?}"
     );
+}
+
+/// Looks at the parts of a cell.
+fn looks_at_cell(page: &mut Page, of_cell: &dyn Fn(&[&str]) -> Command) {
+    for noun in ["session", "shard", "node", "token", "zone"] {
+        page.compare(&format!("{noun} ls"), &mut of_cell(&[noun, "ls"]));
+    }
+    page.compare("zone fail-back", &mut of_cell(&["zone", "fail-back", "1"]));
+    let mut rebalance = of_cell(&["rebalance", "--follow"]);
+    page.compare("rebalance --follow", &mut rebalance);
 }
 
 /// A command that lists files.
