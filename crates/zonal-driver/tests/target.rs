@@ -11,7 +11,8 @@ mod memory;
 
 use memory::{
     At, BLOCK, Driven, Stored, ask, ask_guarded, begun, contents, copied_file, delete_of, kill,
-    map_with_target, map_with_two_targets, now, object, open, read_of, write, write_at,
+    map_with_target, map_with_three_targets, map_with_two_targets, now, object, open, read_of,
+    write, write_at,
 };
 use std::rc::Rc;
 use std::sync::Arc;
@@ -185,6 +186,44 @@ fn a_stale_copy_is_made_equal_to_the_other_one() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn files_with_one_whole_copy_are_filled_before_others() {
+    let driven = open(Stored::default());
+    let MetaReply::Files { files, .. } = copied_file(&driven, vec![b'n'; LARGE], vec![]) else {
+        panic!("files");
+    };
+    let map = map_with_three_targets();
+    let set = map.sets.iter().find(|set| set.width() == 3).unwrap();
+    let file = |ino: u64, copies: u16| {
+        let mut data = files[0].1.clone();
+        let component = &mut data.layout.components[0];
+        component.data_id = DataId(ino);
+        (component.set, component.start_column) = (set.id, Column(0));
+        component.redundancy = Redundancy::Copies { copies, step: 1 };
+        (data.layout.stale, data.as_of) = (vec![TargetId(1)], map.version);
+        (Ino(ino), data)
+    };
+    let answer = || MetaReply::Files {
+        files: vec![file(4, 3), file(5, 2)],
+        next: None,
+    };
+    let host = driven.host();
+    host.map.replace(Some(Arc::new(map.clone())));
+    let answers = [answer(), MetaReply::Done, answer(), MetaReply::Done];
+    host.shard_answers.replace(answers.into());
+    let round = at_once(driven.resync(ShardId(1))).unwrap().unwrap();
+    assert_eq!((round.mended, round.left), (2, 0));
+    let mended = host
+        .asked
+        .take()
+        .into_iter()
+        .filter_map(|asked| match asked {
+            MetaRequest::MendCopy { ino, .. } => Some(ino),
+            _ => None,
+        });
+    assert_eq!(mended.collect::<Vec<_>>(), [Ino(5), Ino(4)]);
 }
 
 #[test]

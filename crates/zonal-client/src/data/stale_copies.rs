@@ -20,7 +20,7 @@ use zonal_wire::{MetaReply, MetaRequest, StorageReply};
 
 /// How long a change waits for the reply of a copy before it reports the target, and after each
 /// report, ms.
-const REPORT_EVERY_MS: u64 = 1_000;
+const REPORT_EVERY_MS: u64 = 500;
 /// How long the first attempt of a change waits for the reply of a copy, ms. The wait doubles from
 /// attempt to attempt: a slow target must get its turn.
 const CHANGE_WAIT_MS: u64 = 4_000;

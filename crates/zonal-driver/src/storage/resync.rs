@@ -102,6 +102,8 @@ impl FillGuard {
 struct FilledObject {
     own: ObjectRef,
     from: ObjectRef,
+    /// Copies that have all changes.
+    whole: usize,
     kind: FilledKind,
 }
 
@@ -117,13 +119,27 @@ enum FilledKind {
 }
 
 impl<H: TargetHost> TargetDriver<H> {
-    /// Fills the stale copies of a shard's files, as far as possible now.
+    /// Fills the stale copies of a shard's files, as far as possible now. The most endangered go
+    /// first: files with a column of which one whole copy is left.
     ///
     /// # Errors
     /// The shard does not answer; the target does not serve.
     pub async fn resync(&self, shard: ShardId) -> Result<ResyncRound, Refused> {
         let mut round = ResyncRound::default();
-        let mut after = Ino(0);
+        if self.resync_files(shard, true, &mut round).await? {
+            self.resync_files(shard, false, &mut round).await?;
+        }
+        Ok(round)
+    }
+
+    /// Fills the files that are urgent, or the others. Returns whether it passed some over.
+    async fn resync_files(
+        &self,
+        shard: ShardId,
+        urgent: bool,
+        round: &mut ResyncRound,
+    ) -> Result<bool, Refused> {
+        let (mut after, mut has_passed) = (Ino(0), false);
         loop {
             let target = self.id;
             let request = MetaRequest::StaleFiles { target, after };
@@ -136,6 +152,10 @@ impl<H: TargetHost> TargetDriver<H> {
                     return Err(Refused::new(ErrorCode::Io, why));
                 }
                 let map = self.host.map();
+                if is_urgent(&map, self.id, data) != urgent {
+                    has_passed = true;
+                    continue;
+                }
                 if has_unfenced(&map, self.id, data) || leftovers_at(&map, self.id, data).1 {
                     round.left += 1;
                     round.unfenced += 1;
@@ -156,7 +176,7 @@ impl<H: TargetHost> TargetDriver<H> {
             }
             match next {
                 Some(next) if next > after => after = next,
-                _ => return Ok(round),
+                _ => return Ok(has_passed),
             }
         }
     }
@@ -330,12 +350,26 @@ fn objects_to_fill(
                 _ if is_relocated => FilledKind::Moved,
                 _ => FilledKind::Stale,
             };
-            let from = whole_refs(map, data, component, own)?;
-            let from = *from.first().ok_or(ErrorCode::NotReady)?;
-            found.push(FilledObject { own, from, kind });
+            let all = whole_refs(map, data, component, own)?;
+            let from = *all.first().ok_or(ErrorCode::NotReady)?;
+            let whole = all.len();
+            found.push(FilledObject {
+                own,
+                from,
+                whole,
+                kind,
+            });
         }
     }
     Ok(found)
+}
+
+/// True for a file that is not to wait: one more failure could take the only whole copy of an object
+/// that the target fills. So for one without such an object, and where that is not known.
+fn is_urgent(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
+    objects_to_fill(map, target, data).map_or(true, |objects| {
+        objects.is_empty() || objects.iter().any(|object| object.whole < 2)
+    })
 }
 
 /// True where a target has to fill an object that clients may not know yet.

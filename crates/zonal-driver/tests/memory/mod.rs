@@ -369,6 +369,12 @@ pub fn map_with_two_targets() -> ZoneMap {
     map.edited(&[join(2, None)]).unwrap().unwrap()
 }
 
+/// As [`map_with_two_targets`], with target 3 of a third node.
+pub fn map_with_three_targets() -> ZoneMap {
+    let map = map_with_two_targets();
+    map.edited(&[join(3, None)]).unwrap().unwrap()
+}
+
 /// A file with a copy on this target, and one on target 2 with these bytes. Returns the shard's
 /// answer about it.
 pub fn copied_file(driven: &Driven, copy: Vec<u8>, stale: Vec<TargetId>) -> MetaReply {
