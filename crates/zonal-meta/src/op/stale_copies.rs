@@ -171,7 +171,7 @@ pub(crate) fn files_of(
 const STALE_FILES_AT_ONCE: usize = 64;
 
 /// Marks targets in the layout. False: nothing changed.
-fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<bool> {
+pub(super) fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<bool> {
     let layout = &inode.layout;
     let mut stale = layout.stale.clone();
     for component in &layout.components {
@@ -189,12 +189,15 @@ fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<boo
     if stale == layout.stale {
         return Ok(false);
     }
-    // A copy that is out may never come back: the marked one would be the last then.
-    let is_no_use = |target: &TargetId| stale.binary_search(target).is_ok() || map.is_out(*target);
+    // A copy that is out may never come back: the marked one would be the last then. A column of
+    // which the other copy is not filled yet has one: its target is not marked for other columns.
+    let is_marked = |target: &TargetId| stale.binary_search(target).is_ok();
+    let is_no_use = |target: &TargetId| is_marked(target) || map.is_out(*target);
     for component in &layout.components {
         for column in 0..component.count {
             let copies = copies_of(component, column, map)?;
-            if copies.len() > 1 && copies.iter().all(is_no_use) {
+            let is_last = copies.iter().all(is_marked);
+            if is_last || (copies.len() > 1 && copies.iter().all(is_no_use)) {
                 return Err(ErrorCode::Io);
             }
         }

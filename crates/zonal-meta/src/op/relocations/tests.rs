@@ -1,7 +1,9 @@
 //! Tests of relocations of single files.
 
 use super::*;
-use zonal_types::{CellId, ComponentKind, NodeId, ZoneId, limits::STRIPE_UNIT_DEFAULT};
+use zonal_types::{
+    CellId, ComponentKind, FileKind, NodeId, Timestamp, ZoneId, limits::STRIPE_UNIT_DEFAULT,
+};
 use zonal_wire::JoinTarget;
 use zonal_zonemap::MapEdit;
 
@@ -139,4 +141,39 @@ fn an_object_goes_only_where_its_bytes_have_room() {
     assert_eq!(room(BYTES - 1), (false, false));
     assert_eq!(room(BYTES), (true, false));
     assert_eq!(room(BYTES + 1), (true, true));
+}
+
+#[test]
+fn the_only_filled_copy_of_a_column_is_not_marked_for_another_column() {
+    let map = map();
+    let mut inode = Inode::new(
+        Ino(5),
+        FileKind::File,
+        Ino(1),
+        ZoneId(1),
+        Timestamp::default(),
+    );
+    inode.layout = layout(&map);
+    let component = &mut inode.layout.components[0];
+    component.count = 2;
+    component.redundancy = Redundancy::Copies { copies: 2, step: 1 };
+    let target = |component: &Component, object| {
+        let at = map.slot_of_place(component, Column(object));
+        at.unwrap().slot.target
+    };
+    // The second copy of column 0 is on the target of column 1's first one.
+    let both = target(component, 1);
+    assert_eq!(target(component, 2), both);
+    let mark = |inode: &mut Inode| super::super::stale_copies::mark_in(inode, &map, &[both]);
+    assert_eq!(mark(&mut inode.clone()), Ok(true));
+    inode.layout.components[0].relocations = vec![Relocation {
+        object: Column(0),
+        set: inode.layout.components[0].set,
+        slot: 0,
+        state: RelocationState::Missing,
+        as_of: map.version,
+    }];
+    let before = inode.layout.clone();
+    assert_eq!(mark(&mut inode), Err(ErrorCode::Io));
+    assert_eq!(inode.layout, before);
 }
