@@ -364,8 +364,8 @@ fn objects_to_fill(
     Ok(found)
 }
 
-/// True for a file that is not to wait: one more failure could take the only whole copy of an object
-/// that the target fills. So for one without such an object, and where that is not known.
+/// True for a file that is not to wait: one more failure could take the only whole copy of an
+/// object that the target fills. Also where it fills nothing, or that is not known.
 fn is_urgent(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
     objects_to_fill(map, target, data).map_or(true, |objects| {
         objects.is_empty() || objects.iter().any(|object| object.whole < 2)
