@@ -81,7 +81,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -107,6 +107,7 @@ impl FaultKind {
         Self::RebalanceEnded,
         Self::CopiesAdded,
         Self::TargetLost,
+        Self::ZoneAway,
         Self::FlippedBit,
         Self::MisdirectedWrite,
         Self::LostWrite,
