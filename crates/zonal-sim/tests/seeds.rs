@@ -248,8 +248,8 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),
-        // An old place is read, or a new one misses a change.
-        Plant::RelocationsAreHidden => ("the model", Scenario::Drains),
+        // A new place misses a change. Targets refuse reads of an old place.
+        Plant::RelocationsAreHidden => ("invariant 3", Scenario::Drains),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }
