@@ -248,8 +248,9 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         // A copy that misses changes is read.
         Plant::MarksAreForgotten => ("the model", Scenario::Copies),
         Plant::FillsAreEmpty => ("copies:", Scenario::Copies),
-        // A new place misses a change. Targets refuse reads of an old place.
-        Plant::RelocationsAreHidden => ("invariant 3", Scenario::Drains),
+        // A new place misses a change, so that a byte is older than the model's, or than the one
+        // that was read before. Targets refuse reads of an old place.
+        Plant::RelocationsAreHidden => (": byte ", Scenario::Drains),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }
