@@ -62,8 +62,16 @@ class Testbed:
         return path
 
     def links(self):
-        links = json.loads(self.command("status", "--json"))["links"]
-        return {link["name"]: link for link in links}
+        return {link["name"]: link for link in self.status()["links"]}
+
+    def status(self):
+        """Nodes and links, also where processes of nodes have ended."""
+        call = [self.zonal, "testbed", "status", "--dir", self.folder, "--json"]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=120, check=False,
+                              stdin=subprocess.DEVNULL)
+        if not done.stdout:
+            raise RuntimeError(f"{' '.join(call)}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
 
     def start(self, node, worker, *args):
         """Starts a Python program of this folder on a node."""

@@ -14,13 +14,13 @@
 #![forbid(unsafe_code)]
 
 pub mod drain;
-mod first_of;
+mod joined_futures;
 mod ready_future;
 pub mod replica;
 pub mod shard;
 pub mod storage;
 
-pub use first_of::either;
+pub use joined_futures::either;
 pub use ready_future::{NotReady, at_once};
 pub use replica::{ReplicaDriver, ReplicaEnd, ReplicaHost, ReplicaStatus};
 pub use shard::{ShardDriver, ShardHost, ShardPace, ShardParts};

@@ -18,6 +18,8 @@ mod checkpoint;
 mod damage_repair;
 mod edits;
 mod fence_gate;
+mod fill_guard;
+mod fill_queue;
 mod host;
 mod leftovers;
 mod reads;
@@ -28,6 +30,7 @@ mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
+pub use fill_queue::{FILLS_AT_ONCE, FillQueue, FillTasks, FillWorkers};
 pub use host::{BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{ChangeSender, named};
 pub use resync::ResyncRound;
@@ -35,7 +38,7 @@ pub use resync_plan::ResyncPlan;
 
 use damage_repair::DamagedBlocks;
 use fence_gate::FenceGate;
-use resync::FillGuard;
+use fill_guard::FillGuard;
 use std::fmt::Display;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};

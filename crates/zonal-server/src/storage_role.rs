@@ -4,6 +4,7 @@
 //! Lock order: `TargetDisk::checkpointing`, the target's mutex, then the engine's own. No segment
 //! is touched under the mutex.
 
+mod fill_threads;
 mod host;
 
 use crate::client_traffic::TrafficCounters;
@@ -12,6 +13,7 @@ use crate::map_cache::MapCache;
 use crate::medium_health::MediumHealth;
 use crate::peers::Peers;
 use crate::rate_limited_log::RateLimit;
+use fill_threads::FillThreads;
 use host::{Payload, TargetDisk};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -135,7 +137,7 @@ impl StorageRole {
 
     /// Fills stale copies of a shard's files.
     pub(crate) fn resync(&self, shard: ShardId) -> Result<ResyncRound, Refused> {
-        let round = at_once(self.driver.resync(shard));
+        let round = at_once(self.driver.resync(shard, &FillThreads));
         let round = round.unwrap_or_else(|waits| Err(waited(waits)))?;
         self.mended.fetch_add(round.mended, Ordering::Relaxed);
         self.filled_bytes.fetch_add(round.bytes, Ordering::Relaxed);

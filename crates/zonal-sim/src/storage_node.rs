@@ -21,7 +21,9 @@ use host::{Payload, SimDisk};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_driver::at_once;
-use zonal_driver::storage::{NotAdmitted, Refused, ResyncPlan, TargetDriver, TargetHost};
+use zonal_driver::storage::{
+    FillTasks, NotAdmitted, Refused, ResyncPlan, TargetDriver, TargetHost,
+};
 use zonal_object::key::{IndexKey, OBJECT, parse};
 use zonal_object::{
     EffectRecord, ObjectId, ObjectStat, StorageTarget, TargetConfig, Truncation, replay_checks,
@@ -179,7 +181,7 @@ impl StorageNode {
                 let mut unfenced = 0;
                 let target = node.driver.id();
                 for shard in plan.shards(&map, target, now) {
-                    let Ok(round) = node.driver.resync(shard).await else {
+                    let Ok(round) = node.driver.resync(shard, &FillTasks).await else {
                         continue;
                     };
                     unfenced += round.unfenced;

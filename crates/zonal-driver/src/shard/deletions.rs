@@ -12,7 +12,7 @@ use zonal_zonemap::ZoneMap;
 use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost, State};
-use crate::first_of::either;
+use crate::joined_futures::either;
 
 /// Layouts pushed at a time.
 const LAYOUTS_AT_ONCE: usize = 512;

@@ -10,7 +10,7 @@ pub(super) use copy_progress::{CopyProgress, MoveProgress};
 
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::first_of::either;
+use crate::joined_futures::either;
 use zonal_basics::BackOff;
 use zonal_meta::{Departure, MoveRefusal};
 use zonal_types::{Blob, ErrorCode, Instant, KvChange, MapVersion, PartitionId, ShardId};

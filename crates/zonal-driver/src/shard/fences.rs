@@ -8,7 +8,7 @@ use zonal_wire::{StorageReply, StorageRequest};
 
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::first_of::either;
+use crate::joined_futures::either;
 
 /// Targets called at a time.
 const AT_ONCE: usize = 32;

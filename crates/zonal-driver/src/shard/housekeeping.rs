@@ -5,7 +5,7 @@ use zonal_types::Instant;
 use super::host::ShardNote;
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::first_of::either;
+use crate::joined_futures::either;
 
 impl<H: ShardHost> ShardDriver<H> {
     /// Runs housekeeping at each deadline of the shard, until [`Self::stop`] or a failure of the

@@ -7,7 +7,7 @@ use zonal_wire::{ErrorNumber, Header, MetaReply, MetaRequest};
 
 use super::waits::Key;
 use super::{ShardDriver, ShardHost};
-use crate::first_of::either;
+use crate::joined_futures::either;
 
 impl<H: ShardHost> ShardDriver<H> {
     /// Reports this shard's load every [`super::ShardPace::load_ms`], until [`Self::stop`].

@@ -10,7 +10,7 @@ use zonal_zonemap::{ShardVerdict, ZoneMap};
 
 use super::waits::{Key, Wait};
 use super::{ShardDriver, ShardHost, State};
-use crate::first_of::either;
+use crate::joined_futures::either;
 
 /// A request as it was received.
 #[derive(Clone, Copy)]

@@ -122,8 +122,8 @@ impl<H: TargetHost> TargetDriver<H> {
         offset: u64,
     ) -> Result<bool, Refused> {
         let (id, truncation) = named(own);
-        self.fills.begin(id, offset);
-        self.fills.end_at(offset + BLOCK_BYTES as u64);
+        let step = self.fills.begin(id, offset);
+        step.end_at(offset + BLOCK_BYTES as u64);
         let plan = {
             let target = self.lock();
             target.plan_read(self.host.store(), id, truncation, offset, BLOCK_BYTES)?
@@ -149,12 +149,12 @@ impl<H: TargetHost> TargetDriver<H> {
         // All of the block up to the object's end is replaced, so that nothing old is needed.
         let length = zonal_basics::to_usize(length).min(BLOCK_BYTES);
         bytes.resize(length, 0);
-        match self.write_filled(own, offset, (&bytes, order)).await {
+        match self.write_filled(own, offset, (&bytes, order), &step).await {
             Ok(_written) => {
                 zonal_types::mark!(DamageRepaired);
                 Ok(true)
             }
-            Err(_overtaken) if self.fills.is_overtaken() => Ok(false),
+            Err(_overtaken) if step.is_overtaken() => Ok(false),
             Err(refused) => Err(refused),
         }
     }

@@ -5,17 +5,19 @@
 //! step from another target. Then it has the shard remove the mark.
 //!
 //! While a copy is filled, a client sends each change to the other copies first, then here. So
-//! bytes that were taken before the change must not replace it. [`FillGuard`] knows the step under
-//! way; a client's change of its range makes the step begin again. Changes and steps are compared
-//! under the target's mutex.
+//! bytes that were taken before the change must not replace it. [`FillStep`] knows whether a client
+//! changed its range; then the step begins again. Changes and steps are compared under the target's
+//! mutex. Several files are filled at a time ([`FillQueue`]), for one waits for the other target
+//! and for its own disk in turn.
 //!
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
+use super::fill_guard::FillStep;
+use super::fill_queue::{FillQueue, FillWorkers};
 use super::leftovers::leftovers_at;
 use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
 use zonal_object::{ChangeOutcome, Edit, ObjectId};
 use zonal_types::limits::{BLOCK_BYTES, CHUNK_BYTES};
@@ -43,58 +45,12 @@ pub struct ResyncRound {
     pub bytes: u64,
 }
 
-/// The step under way, and whether a client has changed its range meanwhile.
-#[derive(Debug, Default)]
-pub(super) struct FillGuard(Mutex<Option<Step>>);
-
-#[derive(Debug)]
-struct Step {
-    object: ObjectId,
-    range: Range<u64>,
-    /// The first byte behind the step's begin that a client has changed.
-    changed: Option<u64>,
-}
-
-impl FillGuard {
-    fn step(&self) -> MutexGuard<'_, Option<Step>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins a step, whose end is not known yet.
-    pub(super) fn begin(&self, object: ObjectId, offset: u64) {
-        *self.step() = Some(Step {
-            object,
-            range: offset..u64::MAX,
-            changed: None,
-        });
-    }
-
-    /// Sets the end of the step.
-    pub(super) fn end_at(&self, end: u64) {
-        if let Some(step) = self.step().as_mut() {
-            step.range.end = end;
-        }
-    }
-
-    pub(super) fn is_overtaken(&self) -> bool {
-        let step = self.step();
-        let step = step.as_ref();
-        step.is_some_and(|step| step.changed.is_some_and(|at| at < step.range.end))
-    }
-
-    /// Notes a client's change. Called under the target's mutex, with its commit.
-    pub(super) fn note(&self, object: ObjectId, ranges: impl IntoIterator<Item = Range<u64>>) {
-        let mut step = self.step();
-        let Some(step) = step.as_mut().filter(|step| step.object == object) else {
-            return;
-        };
-        let from = step.range.start;
-        let behind = ranges.into_iter().filter(|range| range.end > from);
-        let first = behind.map(|range| range.start.max(from)).min();
-        if let Some(first) = first {
-            zonal_types::mark!(FillOvertaken);
-            step.changed = Some(step.changed.map_or(first, |at| at.min(first)));
-        }
+impl ResyncRound {
+    fn add(&mut self, other: Self) {
+        self.mended += other.mended;
+        self.left += other.left;
+        self.unfenced += other.unfenced;
+        self.bytes += other.bytes;
     }
 }
 
@@ -124,10 +80,14 @@ impl<H: TargetHost> TargetDriver<H> {
     ///
     /// # Errors
     /// The shard does not answer; the target does not serve.
-    pub async fn resync(&self, shard: ShardId) -> Result<ResyncRound, Refused> {
+    pub async fn resync(
+        &self,
+        shard: ShardId,
+        workers: &impl FillWorkers<H>,
+    ) -> Result<ResyncRound, Refused> {
         let mut round = ResyncRound::default();
-        if self.resync_files(shard, true, &mut round).await? {
-            self.resync_files(shard, false, &mut round).await?;
+        if self.resync_files(shard, true, workers, &mut round).await? {
+            self.resync_files(shard, false, workers, &mut round).await?;
         }
         Ok(round)
     }
@@ -137,6 +97,7 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         shard: ShardId,
         urgent: bool,
+        workers: &impl FillWorkers<H>,
         round: &mut ResyncRound,
     ) -> Result<bool, Refused> {
         let (mut after, mut has_passed) = (Ino(0), false);
@@ -144,36 +105,15 @@ impl<H: TargetHost> TargetDriver<H> {
             let target = self.id;
             let request = MetaRequest::StaleFiles { target, after };
             let reply = self.host.ask_shard(shard, &request).await;
-            let Some(MetaReply::Files { files, next }) = reply else {
+            let Some(MetaReply::Files { mut files, next }) = reply else {
                 return Err(ErrorCode::NotReady.into());
             };
-            for (ino, data) in &files {
-                if let Some(why) = self.failure() {
-                    return Err(Refused::new(ErrorCode::Io, why));
-                }
-                let map = self.host.map();
-                if is_urgent(&map, self.id, data) != urgent {
-                    has_passed = true;
-                    continue;
-                }
-                if has_unfenced(&map, self.id, data) || leftovers_at(&map, self.id, data).1 {
-                    round.left += 1;
-                    round.unfenced += 1;
-                    continue;
-                }
-                match self.resync_file(shard, *ino, data).await {
-                    Ok(bytes) => {
-                        round.mended += 1;
-                        round.bytes += bytes;
-                    }
-                    Err(refused) => {
-                        round.left += 1;
-                        if refused.code == ErrorCode::NoSpace {
-                            self.give_up_places(shard, *ino).await;
-                        }
-                    }
-                }
-            }
+            let (map, before) = (self.host.map(), files.len());
+            files.retain(|(_, data)| is_urgent(&map, self.id, data) == urgent);
+            has_passed |= files.len() < before;
+            let queue = FillQueue::new(shard, files);
+            workers.fill(self, &queue, queue.workers()).await;
+            round.add(queue.finish()?);
             match next {
                 Some(next) if next > after => after = next,
                 _ => return Ok(has_passed),
@@ -182,7 +122,12 @@ impl<H: TargetHost> TargetDriver<H> {
     }
 
     /// Fills the copies of a file, deletes what is left here, and makes the shard note it.
-    async fn resync_file(&self, shard: ShardId, ino: Ino, data: &FileData) -> Result<u64, Refused> {
+    pub(super) async fn resync_file(
+        &self,
+        shard: ShardId,
+        ino: Ino,
+        data: &FileData,
+    ) -> Result<u64, Refused> {
         let map = self.host.map();
         let (mut delta, mut bytes) = (0_i64, 0);
         let mut relocated = self.delete_leftovers(&map, data).await?;
@@ -243,7 +188,7 @@ impl<H: TargetHost> TargetDriver<H> {
     ) -> Result<(u64, i64), Refused> {
         let (id, _truncation) = named(&object.own);
         for _try in 0..STEP_TRIES {
-            self.fills.begin(id, offset);
+            let step = self.fills.begin(id, offset);
             let length = u32::try_from(STEP_BYTES).unwrap_or(u32::MAX);
             let request = StorageRequest::Read {
                 object: object.from,
@@ -253,14 +198,14 @@ impl<H: TargetHost> TargetDriver<H> {
             let copied = self.host.read_copy(map, &request).await?;
             let taken = copied.bytes.len() as u64;
             if taken == STEP_BYTES {
-                self.fills.end_at(offset + STEP_BYTES);
+                step.end_at(offset + STEP_BYTES);
             }
-            match self.store_step(object, offset, &copied).await {
+            match self.store_step(object, offset, &copied, &step).await {
                 Ok(delta) => {
                     zonal_types::mark!(CopyFilled);
                     return Ok((taken, delta));
                 }
-                Err(_overtaken) if self.fills.is_overtaken() => {}
+                Err(_overtaken) if step.is_overtaken() => {}
                 Err(refused) => return Err(refused),
             }
         }
@@ -273,12 +218,13 @@ impl<H: TargetHost> TargetDriver<H> {
         object: &FilledObject,
         offset: u64,
         copied: &CopyBytes,
+        step: &FillStep<'_>,
     ) -> Result<i64, Refused> {
         let CopyBytes {
             bytes: payload,
             order,
         } = copied;
-        let is_gone = || self.fills.is_overtaken();
+        let is_gone = || step.is_overtaken();
         let sender = ChangeSender::filling(&is_gone, *order);
         let (id, truncation) = named(&object.own);
         let mut delta = 0_i64;
@@ -289,7 +235,8 @@ impl<H: TargetHost> TargetDriver<H> {
                 self.edit_range(punch, sender).await?
             } else {
                 let bytes = payload.get(range).unwrap_or_default();
-                self.write_filled(&object.own, at, (bytes, *order)).await?
+                self.write_filled(&object.own, at, (bytes, *order), step)
+                    .await?
             };
             delta = delta.saturating_add(outcome.allocated_delta);
         }
@@ -310,8 +257,9 @@ impl<H: TargetHost> TargetDriver<H> {
         object: &ObjectRef,
         at: u64,
         (bytes, order): (&[u8], u64),
+        step: &FillStep<'_>,
     ) -> Result<ChangeOutcome, Refused> {
-        let is_gone = || self.fills.is_overtaken();
+        let is_gone = || step.is_overtaken();
         let sender = ChangeSender::filling(&is_gone, order);
         let length = u32::try_from(bytes.len()).map_err(|_error| ErrorCode::Invalid)?;
         let written = self.write(object, sender, &[(at, length)], bytes).await?;
@@ -373,18 +321,19 @@ fn is_urgent(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
 }
 
 /// True where a target has to fill an object that clients may not know yet.
-fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
-    data.layout.components.iter().any(|component| {
-        zonal_layout::places(component).any(|place| {
-            let relocation = relocation_of(component, object_of(component, place));
-            let is_its = map
-                .slot_of_place(component, place)
-                .is_some_and(|found| found.slot.target == target);
-            is_its
-                && place_use(component, place) == PlaceUse::Filling
-                && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
+pub(super) fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
+    leftovers_at(map, target, data).1
+        || data.layout.components.iter().any(|component| {
+            zonal_layout::places(component).any(|place| {
+                let relocation = relocation_of(component, object_of(component, place));
+                let is_its = map
+                    .slot_of_place(component, place)
+                    .is_some_and(|found| found.slot.target == target);
+                is_its
+                    && place_use(component, place) == PlaceUse::Filling
+                    && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
+            })
         })
-    })
 }
 
 /// The copies of an object that have all changes and are in service, on other targets.
@@ -473,25 +422,5 @@ mod tests {
             parts,
             [(0..block, true), (block..2 * block, false), (last, true)]
         );
-    }
-
-    #[test]
-    fn a_change_of_the_steps_range_overtakes_it() {
-        let guard = FillGuard::default();
-        let object = |column: u16| ObjectId {
-            data_id: zonal_types::DataId(7),
-            column: Column(column),
-        };
-        guard.note(object(1), std::iter::once(0..10));
-        guard.begin(object(1), 100);
-        guard.note(object(2), std::iter::once(100..200));
-        guard.note(object(1), [0..100, 200..300]);
-        assert!(guard.is_overtaken(), "the end may lie behind");
-        guard.end_at(200);
-        assert!(!guard.is_overtaken());
-        guard.note(object(1), [150..151, 199..200]);
-        assert!(guard.is_overtaken());
-        guard.begin(object(1), 100);
-        assert!(!guard.is_overtaken());
     }
 }

@@ -27,6 +27,8 @@ struct Candidate {
     node: NodeId,
     zone: ZoneId,
     room: u64,
+    /// Bytes of the objects that it got.
+    taken: u64,
 }
 
 /// The targets that may get objects.
@@ -48,6 +50,7 @@ pub(super) fn all(map: &ZoneMap) -> Candidates {
             node: target.node,
             zone: map.node(target.node)?.zone,
             room: UNKNOWN_ROOM,
+            taken: 0,
         })
     });
     Candidates {
@@ -74,6 +77,7 @@ impl Candidates {
         let found = self.all.iter_mut().find(|of| of.target == target);
         if let Some(found) = found {
             found.room = found.room.saturating_sub(bytes);
+            found.taken = found.taken.saturating_add(bytes);
         }
     }
 
@@ -126,7 +130,7 @@ impl Candidates {
         }
         fit.retain(|candidate| candidate.room >= bytes.max(1));
         let order = SplitMix64(component.data_id.0 ^ SplitMix64(object.0.into()).bits()).bits();
-        let target = by_room(&fit, order).ok_or(NoDestination::Room)?;
+        let target = by_room_and_load(&fit, order).ok_or(NoDestination::Room)?;
         let own = computed_slot(component, map, object);
         let own = own.filter(|(_, slot)| slot.target == target);
         let own = own.map(|(number, _)| (component.set, number));
@@ -135,14 +139,23 @@ impl Candidates {
     }
 }
 
+/// The less busy of two candidates, which are chosen by their room. So a target that may get most
+/// objects, as the neighbour of both neighbours of a lost one, does not get more than the others.
+fn by_room_and_load(fit: &[&Candidate], order: u64) -> Option<TargetId> {
+    let (one, other) = (by_room(fit, order)?, by_room(fit, order.rotate_left(32))?);
+    let load = |of: &Candidate, beside: &Candidate| u128::from(of.taken) * u128::from(beside.room);
+    let is_busier = load(one, other) > load(other, one);
+    Some(if is_busier { other } else { one }.target)
+}
+
 /// One of the candidates, each as often as it has room.
-fn by_room(fit: &[&Candidate], order: u64) -> Option<TargetId> {
+fn by_room<'a>(fit: &[&'a Candidate], order: u64) -> Option<&'a Candidate> {
     let sum: u128 = fit.iter().map(|of| u128::from(of.room)).sum();
     let mut at = u128::from(order).checked_rem(sum)?;
     for candidate in fit {
         match at.checked_sub(u128::from(candidate.room)) {
             Some(left) => at = left,
-            None => return Some(candidate.target),
+            None => return Some(candidate),
         }
     }
     None
@@ -159,12 +172,41 @@ mod tests {
             node: NodeId(target),
             zone: ZoneId(1),
             room,
+            taken: 0,
         };
         let all = [candidate(1, 10), candidate(2, 0), candidate(3, 30)];
         let fit: Vec<&Candidate> = all.iter().collect();
-        let chosen = |order| by_room(&fit, order).unwrap().0;
+        let chosen = |order| by_room(&fit, order).unwrap().target.0;
         let count = |target| (0..40).filter(|order| chosen(*order) == target).count();
         assert_eq!((count(1), count(2), count(3)), (10, 0, 30));
-        assert_eq!(by_room(&fit[1..2], 7), None);
+        assert!(by_room(&fit[1..2], 7).is_none());
+    }
+
+    #[test]
+    fn the_neighbour_of_both_neighbours_gets_no_more_than_others() {
+        let one = |number| Candidate {
+            target: TargetId(number),
+            node: NodeId(number),
+            zone: ZoneId(1),
+            room: UNKNOWN_ROOM,
+            taken: 0,
+        };
+        let mut candidates = Candidates {
+            all: [one(1), one(2), one(3)].into(),
+            only_far: false,
+        };
+        // Target 4 is lost. The other copies of its objects are on 3 and 1, in turn.
+        for object in 0..300_u64 {
+            let other = if object % 2 == 0 { 1 } else { 3 };
+            let fit: Vec<&Candidate> = candidates
+                .all
+                .iter()
+                .filter(|of| of.target.0 != other)
+                .collect();
+            let target = by_room_and_load(&fit, SplitMix64(object).bits()).unwrap();
+            candidates.take(target, 1 << 20);
+        }
+        let got: Vec<u64> = candidates.all.iter().map(|of| of.taken >> 20).collect();
+        assert!(got.iter().all(|of| (90..=110).contains(of)), "{got:?}");
     }
 }

@@ -1,0 +1,121 @@
+//! Files that a target has to fill, for several workers at once.
+
+use super::resync::{ResyncRound, has_unfenced};
+use super::{Refused, TargetDriver, TargetHost};
+use crate::joined_futures::all;
+use std::sync::{Mutex, PoisonError};
+use zonal_types::{ErrorCode, FileData, Ino, ShardId};
+
+/// Files that a target fills at a time. One alone waits for the other target, then for its own
+/// disk, while the link between them is idle.
+pub const FILLS_AT_ONCE: usize = 4;
+
+/// Files of a shard. Each is taken by one worker.
+#[derive(Debug)]
+pub struct FillQueue {
+    pub(super) shard: ShardId,
+    state: Mutex<QueueState>,
+}
+
+#[derive(Debug)]
+struct QueueState {
+    files: std::vec::IntoIter<(Ino, FileData)>,
+    round: ResyncRound,
+    failure: Option<Refused>,
+}
+
+/// Runs workers, each of which calls [`TargetDriver::fill_queued`], and waits for them all.
+pub trait FillWorkers<H> {
+    /// As many workers as there is work for, [`FILLS_AT_ONCE`] at most.
+    fn fill(
+        &self,
+        driver: &TargetDriver<H>,
+        queue: &FillQueue,
+        workers: usize,
+    ) -> impl Future<Output = ()>;
+}
+
+/// Workers for a host whose calls do not block.
+#[derive(Debug, Clone, Copy)]
+pub struct FillTasks;
+
+impl<H: TargetHost> FillWorkers<H> for FillTasks {
+    async fn fill(&self, driver: &TargetDriver<H>, queue: &FillQueue, workers: usize) {
+        all((0..workers).map(|_worker| driver.fill_queued(queue))).await;
+    }
+}
+
+impl FillQueue {
+    pub(super) fn new(shard: ShardId, files: Vec<(Ino, FileData)>) -> Self {
+        let state = QueueState {
+            files: files.into_iter(),
+            round: ResyncRound::default(),
+            failure: None,
+        };
+        Self {
+            shard,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Workers that find a file.
+    pub(super) fn workers(&self) -> usize {
+        self.with(|state| state.files.len().min(FILLS_AT_ONCE))
+    }
+
+    fn with<T>(&self, run: impl FnOnce(&mut QueueState) -> T) -> T {
+        run(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes that a worker could not go on. The others end, and so does the round.
+    pub fn fail(&self, failure: Refused) {
+        self.with(|state| state.failure = Some(failure));
+    }
+
+    fn next(&self) -> Option<(Ino, FileData)> {
+        self.with(|state| match state.failure {
+            None => state.files.next(),
+            Some(_) => None,
+        })
+    }
+
+    /// What the workers did.
+    ///
+    /// # Errors
+    /// The target does not serve any more.
+    pub(super) fn finish(self) -> Result<ResyncRound, Refused> {
+        let state = self.state.into_inner();
+        let QueueState { round, failure, .. } = state.unwrap_or_else(PoisonError::into_inner);
+        failure.map_or(Ok(round), Err)
+    }
+}
+
+impl<H: TargetHost> TargetDriver<H> {
+    /// Fills files of a queue until none is left.
+    pub async fn fill_queued(&self, queue: &FillQueue) {
+        while let Some((ino, data)) = queue.next() {
+            if let Some(why) = self.failure() {
+                queue.fail(Refused::new(ErrorCode::Io, why));
+                return;
+            }
+            if has_unfenced(&self.host.map(), self.id, &data) {
+                queue.with(|state| {
+                    state.round.left += 1;
+                    state.round.unfenced += 1;
+                });
+                continue;
+            }
+            let filled = self.resync_file(queue.shard, ino, &data).await;
+            if matches!(&filled, Err(refused) if refused.code == ErrorCode::NoSpace) {
+                self.give_up_places(queue.shard, ino).await;
+            }
+            queue.with(|QueueState { round, .. }| match filled {
+                Ok(bytes) => {
+                    round.mended += 1;
+                    round.bytes += bytes;
+                }
+                Err(_refused) => round.left += 1,
+            });
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Threads that fill files of a target at the same time, as calls of its host block.
+
+use super::host::TargetDisk;
+use super::waited;
+use std::thread;
+use zonal_driver::at_once;
+use zonal_driver::storage::{FillQueue, FillWorkers, TargetDriver};
+
+/// Threads of one round. They end with its queue.
+pub(super) struct FillThreads;
+
+impl FillWorkers<TargetDisk> for FillThreads {
+    async fn fill(&self, driver: &TargetDriver<TargetDisk>, queue: &FillQueue, workers: usize) {
+        let work = || {
+            if let Err(waits) = at_once(driver.fill_queued(queue)) {
+                queue.fail(waited(waits));
+            }
+        };
+        thread::scope(|scope| {
+            // Where the system gives no thread, this one does its work.
+            for _worker in 1..workers {
+                let builder = thread::Builder::new().name("target-fill".to_owned());
+                builder.spawn_scoped(scope, work).ok();
+            }
+            work();
+        });
+    }
+}
