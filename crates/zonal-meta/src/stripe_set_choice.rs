@@ -229,7 +229,7 @@ pub(crate) fn layout_over(
     } = *choice;
     let step = match (policy.redundancy.zone_copies(), map.set(set)) {
         (1, _) => 1,
-        (copies, Some(slots)) => map.copy_step(slots, copies.min(width)),
+        (copies, Some(slots)) => map.copy_step(slots, copies.min(width), data_id),
         (_, None) => return Err(ErrorCode::NotReady),
     };
     let layout = zonal_layout::new_layout(policy, set, (width, step), zone, data_id);

@@ -8,7 +8,7 @@ use zonal_types::{ErrorCode, FileData, Ino, ShardId};
 
 /// Files that a target fills at a time. One alone waits for the other target, then for its own
 /// disk, while the link between them is idle.
-pub const FILLS_AT_ONCE: usize = 4;
+pub const FILLS_AT_ONCE: usize = 6;
 
 /// Files of a shard. Each is taken by one worker.
 #[derive(Debug)]

@@ -520,7 +520,7 @@ fn raised(tx: &mut Tx<'_>, component: &Component, policy: &StripePolicy) -> Resu
         let map = tx.env.map;
         let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
         let step = match redundancy.step() {
-            0 => map.copy_step(set, copies),
+            0 => map.copy_step(set, copies, component.data_id),
             step => step,
         };
         redundancy = redundancy.with_zone_copies(copies, step);

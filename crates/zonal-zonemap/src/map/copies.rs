@@ -1,20 +1,27 @@
 //! Distance between the copies of a column: on different nodes, so that no node has two.
 
 use crate::map::{StripeSet, ZoneMap};
-use zonal_types::{NodeId, ZoneId};
+use zonal_types::{DataId, NodeId, ZoneId};
 
 impl ZoneMap {
-    /// Slots of a set from one copy of a column to the next. It is the smallest number by which no
-    /// node has two copies of a column. Where there is none, the one with the fewest copies
-    /// that share a node.
+    /// Slots of a set from one copy of a column to the next. It is a number by which no node has two
+    /// copies of a column; where there is none, the one with the fewest copies that share a node.
     ///
-    /// Costs `width * copies` comparisons where neighbours are on different nodes.
+    /// Files take turns: each of these numbers serves as many data ids in sequence as the set has
+    /// slots. So the other copies of what one target has are on all others, and all of them are
+    /// read when it is lost. With one number for all files only its neighbours would be.
+    ///
+    /// Costs `width * copies` comparisons where targets are on different nodes.
     #[must_use]
-    pub fn copy_step(&self, set: &StripeSet, copies: u16) -> u16 {
+    pub fn copy_step(&self, set: &StripeSet, copies: u16, data_id: DataId) -> u16 {
+        let steps = set.width().saturating_sub(1).max(1);
+        let turn = data_id.0 / u64::from(set.width().max(1)) % u64::from(steps);
+        let first = u16::try_from(turn).unwrap_or_default();
         let node_of = |slot: &super::Slot| self.target(slot.target).map(|target| target.node);
         let nodes: Vec<Option<NodeId>> = set.slots.iter().map(node_of).collect();
         let mut best = (usize::MAX, 1);
-        for step in 1..set.width() {
+        for number in 0..set.width().saturating_sub(1) {
+            let step = 1 + (first + number) % steps;
             let shared = shared_nodes(&nodes, usize::from(step), usize::from(copies));
             if shared == 0 {
                 return step;
