@@ -19,22 +19,22 @@ mod damage_repair;
 mod edits;
 mod fence_gate;
 mod fill_guard;
-mod fill_queue;
 mod host;
 mod leftovers;
 mod reads;
 mod requests;
 mod resync;
 mod resync_plan;
+mod resync_queue;
 mod space;
 mod writes;
 
 pub use admission::NotAdmitted;
-pub use fill_queue::{FILLS_AT_ONCE, FillQueue, FillTasks, FillWorkers};
 pub use host::{BackingSpace, CopyBytes, ReplyRoom, TargetHost, TargetNote, WriteFailure};
 pub use requests::{ChangeSender, named};
 pub use resync::ResyncRound;
 pub use resync_plan::ResyncPlan;
+pub use resync_queue::{RESYNC_FILES_AT_ONCE, ResyncQueue, ResyncTasks, ResyncThreads};
 
 use damage_repair::DamagedBlocks;
 use fence_gate::FenceGate;

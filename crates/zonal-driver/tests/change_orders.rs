@@ -11,7 +11,7 @@ mod memory;
 
 use memory::{Driven, NOW_US, Stored, ask_ordered, copied_file, kill, object, open, write_at};
 use zonal_driver::at_once;
-use zonal_driver::storage::FillTasks;
+use zonal_driver::storage::ResyncTasks;
 use zonal_types::limits::ORDER_AHEAD_US_MAX;
 use zonal_types::{ErrorCode, ShardId, TargetId};
 use zonal_wire::{MetaReply, StorageReply, StorageRequest};
@@ -141,7 +141,7 @@ fn fill(driven: &Driven) {
     let host = driven.host();
     host.copy_order.set(70);
     host.shard_answers.replace([listed, MetaReply::Done].into());
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left), (1, 0));

@@ -17,7 +17,7 @@ use memory::{
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_driver::at_once;
-use zonal_driver::storage::FillTasks;
+use zonal_driver::storage::ResyncTasks;
 use zonal_types::{
     ClientId, Column, DataId, Epoch, ErrorCode, Fence, HolderNumber, Incarnation, Ino, MapVersion,
     Redundancy, Relocation, RelocationState, ShardId, TargetId,
@@ -160,7 +160,7 @@ fn a_stale_copy_is_made_equal_to_the_other_one() {
     let mut copy = vec![b'n'; 5 * LARGE + 10];
     copy[LARGE..2 * LARGE].fill(0);
     stale_file(&driven, copy.clone());
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left), (1, 0));
@@ -216,7 +216,7 @@ fn files_with_one_whole_copy_are_filled_before_others() {
     host.map.replace(Some(Arc::new(map.clone())));
     let answers = [answer(), MetaReply::Done, answer(), MetaReply::Done];
     host.shard_answers.replace(answers.into());
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left), (2, 0));
@@ -237,7 +237,7 @@ fn a_change_of_a_client_is_not_replaced_by_older_bytes_of_the_other_copy() {
     stale_file(&driven, vec![b'o'; LARGE]);
     let host = driven.host();
     host.stops_at.set(Some(At::ReadCopy));
-    let filling = begun(driven.resync(ShardId(1), &FillTasks));
+    let filling = begun(driven.resync(ShardId(1), &ResyncTasks));
     // The client changes the other copy first.
     host.copy.borrow_mut()[10..20].fill(b'n');
     write(&driven, 1, 10, &[b'n'; 10]);
@@ -275,7 +275,7 @@ fn what_is_left_of_an_object_is_deleted_once_no_client_uses_it() {
     let map = map_with_two_targets();
     let early = left_file(&driven, map.version);
     host.shard_answers.replace([early].into());
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left, round.unfenced), (0, 1, 1));
@@ -291,7 +291,7 @@ fn what_is_left_of_an_object_is_deleted_once_no_client_uses_it() {
         let answers = [answer, MetaReply::Done].into();
         host.shard_answers.replace(answers);
         host.asked.take();
-        let round = at_once(driven.resync(ShardId(1), &FillTasks))
+        let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
             .unwrap()
             .unwrap();
         assert_eq!((round.mended, round.left), counts);
@@ -317,7 +317,7 @@ fn a_target_that_is_full_gives_up_what_moves_to_it() {
     stale_file(&driven, vec![b'n'; 64 * LARGE]);
     let answers = [MetaReply::Done];
     driven.host().shard_answers.borrow_mut().extend(answers);
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left), (0, 1));
@@ -374,7 +374,7 @@ fn a_layout_that_may_lack_marks_fills_nothing() {
     let map = map.edited(&[back]).unwrap().unwrap();
     assert!(map.version > MapVersion(0));
     host.map.replace(Some(Arc::new(map)));
-    let round = at_once(driven.resync(ShardId(1), &FillTasks))
+    let round = at_once(driven.resync(ShardId(1), &ResyncTasks))
         .unwrap()
         .unwrap();
     assert_eq!((round.mended, round.left), (0, 1));

@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use zonal_driver::at_once;
 use zonal_driver::storage::{
-    FillTasks, NotAdmitted, Refused, ResyncPlan, TargetDriver, TargetHost,
+    NotAdmitted, Refused, ResyncPlan, ResyncTasks, TargetDriver, TargetHost,
 };
 use zonal_object::key::{IndexKey, OBJECT, parse};
 use zonal_object::{
@@ -181,7 +181,7 @@ impl StorageNode {
                 let mut unfenced = 0;
                 let target = node.driver.id();
                 for shard in plan.shards(&map, target, now) {
-                    let Ok(round) = node.driver.resync(shard, &FillTasks).await else {
+                    let Ok(round) = node.driver.resync(shard, &ResyncTasks).await else {
                         continue;
                     };
                     unfenced += round.unfenced;

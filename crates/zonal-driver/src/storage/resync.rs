@@ -7,15 +7,15 @@
 //! While a copy is filled, a client sends each change to the other copies first, then here. So
 //! bytes that were taken before the change must not replace it. [`FillStep`] knows whether a client
 //! changed its range; then the step begins again. Changes and steps are compared under the target's
-//! mutex. Several files are filled at a time ([`FillQueue`]), for one waits for the other target
+//! mutex. Several files are filled at a time ([`ResyncQueue`]), for one waits for the other target
 //! and for its own disk in turn.
 //!
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
 use super::fill_guard::FillStep;
-use super::fill_queue::{FillQueue, FillWorkers};
 use super::leftovers::leftovers_at;
+use super::resync_queue::{ResyncQueue, ResyncThreads};
 use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use zonal_layout::{PlaceUse, object_of, place_use, relocation_of};
@@ -83,7 +83,7 @@ impl<H: TargetHost> TargetDriver<H> {
     pub async fn resync(
         &self,
         shard: ShardId,
-        workers: &impl FillWorkers<H>,
+        workers: &impl ResyncThreads<H>,
     ) -> Result<ResyncRound, Refused> {
         let mut round = ResyncRound::default();
         if self.resync_files(shard, true, workers, &mut round).await? {
@@ -97,7 +97,7 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         shard: ShardId,
         urgent: bool,
-        workers: &impl FillWorkers<H>,
+        workers: &impl ResyncThreads<H>,
         round: &mut ResyncRound,
     ) -> Result<bool, Refused> {
         let (mut after, mut has_passed) = (Ino(0), false);
@@ -111,7 +111,7 @@ impl<H: TargetHost> TargetDriver<H> {
             let (map, before) = (self.host.map(), files.len());
             files.retain(|(_, data)| is_urgent(&map, self.id, data) == urgent);
             has_passed |= files.len() < before;
-            let queue = FillQueue::new(shard, files);
+            let queue = ResyncQueue::new(shard, files);
             workers.fill(self, &queue, queue.workers()).await;
             round.add(queue.finish()?);
             match next {

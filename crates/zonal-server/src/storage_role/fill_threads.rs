@@ -4,15 +4,15 @@ use super::host::TargetDisk;
 use super::waited;
 use std::thread;
 use zonal_driver::at_once;
-use zonal_driver::storage::{FillQueue, FillWorkers, TargetDriver};
+use zonal_driver::storage::{ResyncQueue, ResyncThreads, TargetDriver};
 
 /// Threads of one round. They end with its queue.
 pub(super) struct FillThreads;
 
-impl FillWorkers<TargetDisk> for FillThreads {
-    async fn fill(&self, driver: &TargetDriver<TargetDisk>, queue: &FillQueue, workers: usize) {
+impl ResyncThreads<TargetDisk> for FillThreads {
+    async fn fill(&self, driver: &TargetDriver<TargetDisk>, queue: &ResyncQueue, workers: usize) {
         let work = || {
-            if let Err(waits) = at_once(driver.fill_queued(queue)) {
+            if let Err(waits) = at_once(driver.resync_queued(queue)) {
                 queue.fail(waited(waits));
             }
         };

@@ -1,4 +1,4 @@
-//! Files that a target has to fill, for several workers at once.
+//! Files that a target has to fill, for several threads at once.
 
 use super::resync::{ResyncRound, has_unfenced};
 use super::{Refused, TargetDriver, TargetHost};
@@ -8,11 +8,11 @@ use zonal_types::{ErrorCode, FileData, Ino, ShardId};
 
 /// Files that a target fills at a time. One alone waits for the other target, then for its own
 /// disk, while the link between them is idle.
-pub const FILLS_AT_ONCE: usize = 6;
+pub const RESYNC_FILES_AT_ONCE: usize = 6;
 
-/// Files of a shard. Each is taken by one worker.
+/// Files of a shard. Each is taken by one thread.
 #[derive(Debug)]
-pub struct FillQueue {
+pub struct ResyncQueue {
     pub(super) shard: ShardId,
     state: Mutex<QueueState>,
 }
@@ -24,28 +24,28 @@ struct QueueState {
     failure: Option<Refused>,
 }
 
-/// Runs workers, each of which calls [`TargetDriver::fill_queued`], and waits for them all.
-pub trait FillWorkers<H> {
-    /// As many workers as there is work for, [`FILLS_AT_ONCE`] at most.
+/// Runs threads, each of which calls [`TargetDriver::resync_queued`], and waits for them all.
+pub trait ResyncThreads<H> {
+    /// As many threads as there is work for, [`RESYNC_FILES_AT_ONCE`] at most.
     fn fill(
         &self,
         driver: &TargetDriver<H>,
-        queue: &FillQueue,
-        workers: usize,
+        queue: &ResyncQueue,
+        threads: usize,
     ) -> impl Future<Output = ()>;
 }
 
-/// Workers for a host whose calls do not block.
+/// Tasks of a host whose calls do not block.
 #[derive(Debug, Clone, Copy)]
-pub struct FillTasks;
+pub struct ResyncTasks;
 
-impl<H: TargetHost> FillWorkers<H> for FillTasks {
-    async fn fill(&self, driver: &TargetDriver<H>, queue: &FillQueue, workers: usize) {
-        all((0..workers).map(|_worker| driver.fill_queued(queue))).await;
+impl<H: TargetHost> ResyncThreads<H> for ResyncTasks {
+    async fn fill(&self, driver: &TargetDriver<H>, queue: &ResyncQueue, threads: usize) {
+        all((0..threads).map(|_thread| driver.resync_queued(queue))).await;
     }
 }
 
-impl FillQueue {
+impl ResyncQueue {
     pub(super) fn new(shard: ShardId, files: Vec<(Ino, FileData)>) -> Self {
         let state = QueueState {
             files: files.into_iter(),
@@ -59,15 +59,15 @@ impl FillQueue {
     }
 
     /// Workers that find a file.
-    pub(super) fn workers(&self) -> usize {
-        self.with(|state| state.files.len().min(FILLS_AT_ONCE))
+    pub(super) fn threads(&self) -> usize {
+        self.with(|state| state.files.len().min(RESYNC_FILES_AT_ONCE))
     }
 
     fn with<T>(&self, run: impl FnOnce(&mut QueueState) -> T) -> T {
         run(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes that a worker could not go on. The others end, and so does the round.
+    /// Notes that a thread could not go on. The others end, and so does the round.
     pub fn fail(&self, failure: Refused) {
         self.with(|state| state.failure = Some(failure));
     }
@@ -79,7 +79,7 @@ impl FillQueue {
         })
     }
 
-    /// What the workers did.
+    /// The outcome of all threads' work.
     ///
     /// # Errors
     /// The target does not serve any more.
@@ -92,7 +92,7 @@ impl FillQueue {
 
 impl<H: TargetHost> TargetDriver<H> {
     /// Fills files of a queue until none is left.
-    pub async fn fill_queued(&self, queue: &FillQueue) {
+    pub async fn resync_queued(&self, queue: &ResyncQueue) {
         while let Some((ino, data)) = queue.next() {
             if let Some(why) = self.failure() {
                 queue.fail(Refused::new(ErrorCode::Io, why));
