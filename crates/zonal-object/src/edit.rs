@@ -442,7 +442,10 @@ impl StorageTarget {
         let units = u32::try_from(count).map_err(|_error| ErrorCode::Invalid)?;
         let extents = match units {
             0 => Vec::new(),
-            some => self.space.allocate(some).ok_or(ErrorCode::NoSpace)?,
+            some => {
+                let extents = self.space.allocate_for(edit.object, some);
+                extents.ok_or(ErrorCode::NoSpace)?
+            }
         };
         let places = extents.iter().flat_map(|extent| extent.places());
         let set = needs

@@ -63,7 +63,7 @@ pub struct ChangeAttempt {
 
 codec_struct! {
     /// The place of one unit.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
     pub struct Place {
         /// Segment number.
         segment: u32,

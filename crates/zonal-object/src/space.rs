@@ -6,12 +6,16 @@
 //! * `busy`: it must not be handed out. It is live, or held by a write in flight, or freed since
 //!   the last checkpoint. In the last case a crash would bring back the record that refers to it.
 //!
-//! Next-fit, whole runs first, so that data written together lies together.
+//! Next-fit, whole runs first, so that data written together lies together. Large writes of an
+//! object lie near its others ([`regions`]).
 //!
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
+mod regions;
+
 use crate::ids::{Extent, Place, TargetConfig};
 use crate::{index_value, key};
+use regions::Regions;
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange};
 
@@ -125,6 +129,7 @@ pub(crate) struct Space {
     usable: Option<u32>,
     segments: Vec<Segment>,
     cursor: Place,
+    regions: Regions,
     busy: u64,
     live: u64,
     freed: Vec<Extent>,
@@ -145,6 +150,7 @@ impl Space {
                 segment: 0,
                 unit: 0,
             },
+            regions: Regions::default(),
             busy: 0,
             live: 0,
             freed: Vec::new(),
@@ -238,22 +244,10 @@ impl Space {
     }
 
     fn take_run(&mut self, want: u32) -> Option<Extent> {
-        let known = self.known();
-        let limit = self.limit.min(self.usable.unwrap_or(u32::MAX));
-        for step in 0..=known {
-            if known == 0 {
-                break;
-            }
-            let number = (self.cursor.segment + step) % known;
-            let from = if step == 0 { self.cursor.unit } else { 0 };
-            let units = self.units;
-            if number >= limit {
-                continue;
-            }
-            if let Some(unit) = self.segments[number as usize].run(from, units, want) {
-                return Some(self.take(number, unit, want));
-            }
+        if let Some(at) = self.find_run(want) {
+            return Some(self.take(at.segment, at.unit, want));
         }
+        let (known, limit) = (self.known(), self.limit());
         if known < limit && want <= self.units {
             self.segments.push(Segment::new(self.units));
             return Some(self.take(known, 0, want));
@@ -261,14 +255,37 @@ impl Space {
         None
     }
 
+    /// The first segment that cannot be used.
+    fn limit(&self) -> u32 {
+        self.limit.min(self.usable.unwrap_or(u32::MAX))
+    }
+
+    /// The next run of free units in the segments that exist.
+    fn find_run(&mut self, want: u32) -> Option<Place> {
+        let (known, limit, units) = (self.known(), self.limit(), self.units);
+        (0..=known).filter(|_step| known > 0).find_map(|step| {
+            let segment = (self.cursor.segment + step) % known;
+            let from = if step == 0 { self.cursor.unit } else { 0 };
+            if segment >= limit {
+                return None;
+            }
+            let unit = self.segments[segment as usize].run(from, units, want)?;
+            Some(Place { segment, unit })
+        })
+    }
+
     fn take(&mut self, segment: u32, unit: u32, count: u32) -> Extent {
-        let set = self.segments[segment as usize].set_busy(unit, unit + count);
-        assert_eq!(set, count, "a unit is handed out twice");
-        self.busy += u64::from(set);
         self.cursor = Place {
             segment,
             unit: unit + count,
         };
+        self.mark_busy(segment, unit, count)
+    }
+
+    fn mark_busy(&mut self, segment: u32, unit: u32, count: u32) -> Extent {
+        let set = self.segments[segment as usize].set_busy(unit, unit + count);
+        assert_eq!(set, count, "a unit is handed out twice");
+        self.busy += u64::from(set);
         Extent {
             segment,
             unit,

@@ -332,7 +332,8 @@ impl StorageTarget {
         self.check_room(&mut update, &plan, u64::from(large_units), small_units)?;
         drop(update);
         if large_units > 0 {
-            plan.extents = self.space.allocate(large_units).ok_or(ErrorCode::NoSpace)?;
+            let extents = self.space.allocate_for(request.object, large_units);
+            plan.extents = extents.ok_or(ErrorCode::NoSpace)?;
         }
         plan.promised = small_units;
         self.promised += small_units;

@@ -2,8 +2,10 @@
 //! one.
 
 use super::*;
+use crate::ids::ObjectId;
 use proptest::prelude::*;
 use proptest::sample::Index;
+use zonal_types::DataId;
 
 /// More than one word of a bitmap, and no whole number of them.
 const CONFIG: TargetConfig = TargetConfig {
@@ -15,7 +17,8 @@ const UNITS: usize = 210;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Allocate(u32),
+    /// Units, and the object that they are for.
+    Allocate(u32, u64),
     /// A write in flight ends without a record.
     Release(Index),
     /// A record refers to the extents of a write.
@@ -29,7 +32,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let count = prop_oneof![1..8_u32, 1..80_u32];
     prop_oneof![
-        6 => count.prop_map(Step::Allocate),
+        6 => (count, 0..5_u64).prop_map(|(count, of)| Step::Allocate(count, of)),
         2 => any::<Index>().prop_map(Step::Release),
         4 => any::<Index>().prop_map(Step::Adopt),
         3 => any::<Index>().prop_map(Step::Free),
@@ -93,8 +96,12 @@ impl Model {
 fn make(step: &Step, space: &mut Space, model: &mut Model) -> Result<(), TestCaseError> {
     use UnitState::{Free, Frozen, InFlight, Live, Waiting};
     match step {
-        Step::Allocate(count) => {
-            let extents = space.allocate(*count);
+        Step::Allocate(count, of) => {
+            let object = ObjectId {
+                data_id: DataId(*of),
+                ..ObjectId::default()
+            };
+            let extents = space.allocate_for(object, *count);
             let fits = u64::from(*count) <= model.count(Free);
             prop_assert_eq!(extents.is_some(), fits, "{} units", count);
             if let Some(extents) = extents {
