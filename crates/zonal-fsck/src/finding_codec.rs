@@ -47,16 +47,18 @@ codec_of!(FindingKind {
     13 = LostWithTarget { ino, target, ranges },
     14 = Damaged { ino, target, ranges },
     15 = KnownLost { ino, target, ranges },
+    16 = CopiesDiffer { ino, data_id, column, right, wrong, chosen },
 });
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::{ColumnCopy, CopyChoice};
     use crate::ranges::Ranges;
     use zonal_meta::check::Broken as OfShard;
     use zonal_object::ids::Place;
     use zonal_object::{ObjectId, TargetDefect as OfTarget};
-    use zonal_types::{Codec, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
+    use zonal_types::{Codec, Column, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
 
     fn round_trips(whats: &[FindingKind]) {
         let mut all = Vec::new();
@@ -273,6 +275,18 @@ mod tests {
                 ino,
                 target,
                 ranges,
+            },
+            FindingKind::CopiesDiffer {
+                ino,
+                data_id,
+                column: Column(1),
+                right: vec![ColumnCopy {
+                    object: Column(3),
+                    target,
+                    blocks: 9,
+                }],
+                wrong: Vec::new(),
+                chosen: CopyChoice::Majority,
             },
         ]);
     }

@@ -84,6 +84,13 @@ pub(crate) fn join_facts(
                 failed = Some(error);
             }
         }
+        JoinResult::Stale(ino, data_id, target) => {
+            let about = DataClaim::Stale { ino, target };
+            let fact = DataFact { data_id, about };
+            if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
+                failed = Some(error);
+            }
+        }
         JoinResult::Elsewhere(ino, named) if named.dir == Ino::ROOT => {
             seen.root_entries.push(root_entry(store, ino, &named));
         }
