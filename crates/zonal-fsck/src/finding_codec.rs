@@ -276,18 +276,28 @@ mod tests {
                 target,
                 ranges,
             },
-            FindingKind::CopiesDiffer {
-                ino,
-                data_id,
-                column: Column(1),
-                right: vec![ColumnCopy {
-                    object: Column(3),
-                    target,
-                    blocks: 9,
-                }],
-                wrong: Vec::new(),
-                chosen: CopyChoice::Majority,
-            },
+        ]);
+    }
+
+    #[test]
+    fn findings_about_copies_round_trip() {
+        let copy = |object| ColumnCopy {
+            object: Column(object),
+            target: TargetId(4),
+            blocks: 9,
+        };
+        let finding = |chosen| FindingKind::CopiesDiffer {
+            ino: Ino(1),
+            data_id: DataId(3),
+            column: Column(1),
+            right: vec![copy(3)],
+            wrong: vec![copy(0), copy(6)],
+            chosen,
+        };
+        round_trips(&[
+            finding(CopyChoice::Newest),
+            finding(CopyChoice::Majority),
+            finding(CopyChoice::First),
         ]);
     }
 }

@@ -197,11 +197,14 @@ pub(crate) fn run(
     Ok(changes)
 }
 
+/// A file, and its objects that are filled again, with their blocks.
+type RefilledFile<'a> = (&'a (Ino, DataId), &'a Vec<(Column, u64)>);
+
 /// Notes copies as missing. Those that a layout has no room for, or that are needed, are left.
 fn refill_copies(
     open: &mut Open<'_>,
     core: &MetaShard,
-    refilled: Vec<(&(Ino, DataId), &Vec<(Column, u64)>)>,
+    refilled: Vec<RefilledFile<'_>>,
 ) -> Result<(), OfflineError> {
     for (file, copies) in refilled {
         match core.refill_copies(&open.engine, open.now, *file, copies) {
