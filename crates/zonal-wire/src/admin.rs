@@ -143,8 +143,8 @@ codec_enum! {
         /// Stops a scrub; it keeps its place.
         ScrubStop = 11 { of: ScrubOf },
         ScrubStatus = 12 { of: ScrubOf },
-        /// Objects behind `after` (`None`: from the first) in order, at most `limit`. `digests`: with
-        /// the digest of each, which costs a look at all its index records.
+        /// Objects behind `after` (`None`: from the first) in order, at most `limit`. `digests`:
+        /// with the digest of each, which costs a look at all its index records.
         ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32, digests: bool },
         /// Takes a snapshot of this node's shard as it is now, to be read by `SnapshotRead`. One at
         /// a time.

@@ -1,5 +1,5 @@
 //! Repairs after the comparison with other stores: files for bytes without an inode, sizes by the
-//! targets, copies that differ, and directories on which two shards disagree.
+//! targets, and directories on which two shards disagree. Copies that differ are noted.
 
 use super::{Result, link, owner};
 use crate::config::Now;
@@ -116,8 +116,8 @@ impl MetaShard {
     /// objects, and the blocks of each. No changes where that is done already.
     ///
     /// # Errors
-    /// `Io` where a column would keep no copy in service; `NoSpace` where the layout has no room
-    /// for more records; `NotReady` for an unknown stripe set; else the error of `kv`.
+    /// `Io` where a column would keep no copy in service. `NoSpace` where the layout has no room
+    /// for more records. `NotReady` for an unknown stripe set. Else the error of `kv`.
     pub fn refill_copies(
         &self,
         kv: &dyn KvRead,

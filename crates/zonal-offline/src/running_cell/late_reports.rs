@@ -1,5 +1,5 @@
-//! Late reports of mounts (allocated bytes, sizes), and changes that are not at all copies yet: a
-//! difference is a finding only of a file that stays unchanged for a while.
+//! Late reports of mounts (allocated bytes, sizes): a difference is a finding only of a file that
+//! stays unchanged for a while. The same holds for copies that differ: a change comes late to some.
 //!
 //! The check observes these files twice, each time with a new snapshot and the present objects,
 //! with a pause between. Only where inode and objects are the same both times, no report is on its
