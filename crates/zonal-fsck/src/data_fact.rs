@@ -62,6 +62,10 @@ codec_enum! {
             truncate_seq: u64,
             /// The object's deletion has begun.
             deleting: bool,
+            /// The highest order of its changes; 0 where it has none.
+            order: u64,
+            /// Digest of its contents, where it is known.
+            digest: Option<u64>,
         },
         /// An inode's layout has an object of the data id in another slot than the computed one.
         Relocated = 4 {
@@ -69,6 +73,13 @@ codec_enum! {
             ino: Ino,
             /// The record.
             relocation: Relocation,
+        },
+        /// An inode's layout marks the copies of the data id on a target as stale.
+        Stale = 5 {
+            /// The inode.
+            ino: Ino,
+            /// The target.
+            target: TargetId,
         },
     }
 }
@@ -162,6 +173,8 @@ impl DataFact {
                 blocks: known.blocks,
                 truncate_seq: known.truncate_seq,
                 deleting: known.deleting,
+                order: known.order,
+                digest: known.digest,
             },
         }
     }

@@ -1,11 +1,15 @@
 //! Findings: the place, the kind, the consequence and the repair.
 
+mod differing_copies;
 mod texts;
+
+pub use differing_copies::{ColumnCopy, CopyChoice};
 
 use crate::junctions::Mismatch;
 use crate::ranges::Ranges;
+use differing_copies::targets_of;
 use zonal_object::ObjectId;
-use zonal_types::{DataId, Ino, ShardId, TargetId};
+use zonal_types::{Column, DataId, Ino, ShardId, TargetId};
 
 /// The part of the cell that a finding is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -189,6 +193,22 @@ pub enum FindingKind {
         /// The lost ranges.
         ranges: Ranges,
     },
+    /// The copies of a column differ, and none of them is known to be stale.
+    #[error("copies of column {column} of inode {ino} differ: {} from {} ({chosen})", targets_of(.wrong), targets_of(.right))]
+    CopiesDiffer {
+        /// The file.
+        ino: Ino,
+        /// The data id.
+        data_id: DataId,
+        /// The column.
+        column: Column,
+        /// Copies with the contents that a repair keeps.
+        right: Vec<ColumnCopy>,
+        /// Copies with other contents.
+        wrong: Vec<ColumnCopy>,
+        /// Why these contents are kept.
+        chosen: CopyChoice,
+    },
     /// Bytes of a file fail their checksum.
     #[error("{ranges} of inode {ino} are damaged on target {target}")]
     Damaged {
@@ -317,6 +337,7 @@ impl FindingKind {
             Self::BehindSize { .. } => "data-behind-size",
             Self::Allocated { .. } => "allocated",
             Self::LostWithTarget { .. } => "lost-with-target",
+            Self::CopiesDiffer { .. } => "copies-differ",
             Self::Damaged { .. } => "damaged",
             Self::KnownLost { .. } => "known-lost",
         }

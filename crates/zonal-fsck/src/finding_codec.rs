@@ -47,16 +47,18 @@ codec_of!(FindingKind {
     13 = LostWithTarget { ino, target, ranges },
     14 = Damaged { ino, target, ranges },
     15 = KnownLost { ino, target, ranges },
+    16 = CopiesDiffer { ino, data_id, column, right, wrong, chosen },
 });
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::{ColumnCopy, CopyChoice};
     use crate::ranges::Ranges;
     use zonal_meta::check::Broken as OfShard;
     use zonal_object::ids::Place;
     use zonal_object::{ObjectId, TargetDefect as OfTarget};
-    use zonal_types::{Codec, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
+    use zonal_types::{Codec, Column, DataId, ErrorCode, Ino, PartitionId, TargetId, ZoneId};
 
     fn round_trips(whats: &[FindingKind]) {
         let mut all = Vec::new();
@@ -274,6 +276,28 @@ mod tests {
                 target,
                 ranges,
             },
+        ]);
+    }
+
+    #[test]
+    fn findings_about_copies_round_trip() {
+        let copy = |object| ColumnCopy {
+            object: Column(object),
+            target: TargetId(4),
+            blocks: 9,
+        };
+        let finding = |chosen| FindingKind::CopiesDiffer {
+            ino: Ino(1),
+            data_id: DataId(3),
+            column: Column(1),
+            right: vec![copy(3)],
+            wrong: vec![copy(0), copy(6)],
+            chosen,
+        };
+        round_trips(&[
+            finding(CopyChoice::Newest),
+            finding(CopyChoice::Majority),
+            finding(CopyChoice::First),
         ]);
     }
 }

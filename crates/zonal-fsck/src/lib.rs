@@ -6,7 +6,7 @@
 //!
 //! | compared | module |
 //! | --- | --- |
-//! | inodes with objects | [`objects`] |
+//! | inodes with objects, and the copies of a file with one another | [`objects`] |
 //! | the root and the zone map with first-level directories | [`junctions`] |
 //! | directories of a shard with the tree that they form | [`directory_tree`] |
 //!
@@ -25,4 +25,4 @@ pub mod objects;
 pub mod ranges;
 pub mod survival;
 
-pub use finding::{Class, Finding, FindingKind, FindingPlace, StoreFault};
+pub use finding::{Class, ColumnCopy, CopyChoice, Finding, FindingKind, FindingPlace, StoreFault};

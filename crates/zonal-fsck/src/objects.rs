@@ -3,6 +3,7 @@
 //! Facts of both sides, sorted by data id, are joined group by group. A group has as many objects
 //! as a file has columns.
 
+mod copies;
 mod layout_guess;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,9 @@ use crate::ranges::Ranges;
 use zonal_layout::stripe;
 use zonal_object::ObjectId;
 use zonal_types::limits::FILE_BYTES_MAX;
-use zonal_types::{Column, Component, ComponentKind, DataId, Ino, Relocation, TargetId, ZoneId};
+use zonal_types::{
+    Column, Component, ComponentKind, DataId, Ino, Relocation, RelocationState, TargetId, ZoneId,
+};
 use zonal_zonemap::{SlotState, TargetState, ZoneMap};
 
 /// Objects of one data id that are compared; more than any layout has.
@@ -52,8 +55,23 @@ struct Group {
     data_id: DataId,
     owner: Option<(DataOwner, u64, u64)>,
     deleted: bool,
-    found: Vec<(u16, TargetId, u64, u64, u64, bool)>,
+    found: Vec<FoundObject>,
     relocations: Vec<(Ino, Relocation)>,
+    /// Targets whose copies are marked as stale.
+    stale: Vec<(Ino, TargetId)>,
+}
+
+/// An object that a target stores.
+#[derive(Debug, Clone, Copy)]
+struct FoundObject {
+    column: u16,
+    target: TargetId,
+    bytes: u64,
+    blocks: u64,
+    truncate_seq: u64,
+    deleting: bool,
+    order: u64,
+    digest: Option<u64>,
 }
 
 /// Joins facts, which arrive sorted.
@@ -117,10 +135,25 @@ impl<'a> ObjectJoin<'a> {
                 blocks,
                 truncate_seq,
                 deleting,
+                order,
+                digest,
             } => {
                 if self.group.found.len() < OBJECTS_MAX {
-                    let found = (column, target, bytes, blocks, truncate_seq, deleting);
-                    self.group.found.push(found);
+                    self.group.found.push(FoundObject {
+                        column,
+                        target,
+                        bytes,
+                        blocks,
+                        truncate_seq,
+                        deleting,
+                        order,
+                        digest,
+                    });
+                }
+            }
+            DataClaim::Stale { ino, target } => {
+                if self.group.stale.len() < OBJECTS_MAX {
+                    self.group.stale.push((ino, target));
                 }
             }
             DataClaim::Relocated { ino, relocation } => {
@@ -145,16 +178,14 @@ impl<'a> ObjectJoin<'a> {
                 let unowned: Vec<UnownedObject> = group
                     .found
                     .iter()
-                    .filter(|found| !found.5 && !is_drained(self.map, found.1))
-                    .map(
-                        |&(column, target, bytes, blocks, truncate_seq, _)| UnownedObject {
-                            column,
-                            target,
-                            bytes,
-                            blocks,
-                            truncate_seq,
-                        },
-                    )
+                    .filter(|found| !found.deleting && !is_drained(self.map, found.target))
+                    .map(|found| UnownedObject {
+                        column: found.column,
+                        target: found.target,
+                        bytes: found.bytes,
+                        blocks: found.blocks,
+                        truncate_seq: found.truncate_seq,
+                    })
                     .collect();
                 if !unowned.is_empty() {
                     (self.tell)(JoinOutcome::Unowned(group.data_id, unowned));
@@ -176,6 +207,7 @@ impl<'a> ObjectJoin<'a> {
                 FindingKind::Layout { ino },
             ));
         };
+        self.compare_copies(group, (owner, seq), &component);
         let (blocks, end) = self.add_up(group, owner, &component, seq);
         let found = blocks.saturating_mul(zonal_object::ids::BLOCK);
         if !self.has_all_targets(owner, &component, found < allocated) {
@@ -213,8 +245,20 @@ impl<'a> ObjectJoin<'a> {
         seq: u64,
     ) -> (u64, u64) {
         let (mut blocks, mut end, mut shrinks) = (0_u64, 0_u64, seq);
-        for &(column, target, bytes, own_blocks, own_seq, _) in &group.found {
+        for &FoundObject {
+            column,
+            target,
+            bytes,
+            blocks: own_blocks,
+            truncate_seq: own_seq,
+            ..
+        } in &group.found
+        {
             let right = target_of(self.map, component, column);
+            // It counts once its target has filled it.
+            if is_missing(component, Column(column)) && right == Some(target) {
+                continue;
+            }
             if right != Some(target) {
                 if may_be_left(self.map, component, Column(column), target) {
                     continue;
@@ -222,7 +266,7 @@ impl<'a> ObjectJoin<'a> {
                 let is_copy = group
                     .found
                     .iter()
-                    .any(|other| other.0 == column && Some(other.1) == right);
+                    .any(|other| other.column == column && Some(other.target) == right);
                 let (data_id, column) = (group.data_id, Column(column));
                 let what = FindingKind::Misplaced {
                     object: ObjectId { data_id, column },
@@ -293,6 +337,7 @@ impl Group {
             deleted: false,
             found: Vec::new(),
             relocations: Vec::new(),
+            stale: Vec::new(),
         }
     }
 }
@@ -323,6 +368,13 @@ pub fn target_of(map: &ZoneMap, component: &Component, object: u16) -> Option<Ta
     let place = zonal_layout::main_place(component, Column(object));
     let found = map.slot_of_place(component, place)?;
     Some(found.slot.target)
+}
+
+/// True for an object that is noted as missing: its target fills it, and nobody reads it before.
+#[must_use]
+pub fn is_missing(component: &Component, object: Column) -> bool {
+    let moving = zonal_layout::relocation_of(component, object);
+    moving.is_some_and(|of| of.state == RelocationState::Missing)
 }
 
 /// True where no file needs anything that a target has: it is drained, or was and left the map.

@@ -3,6 +3,7 @@
 //! the pending blocks.
 
 use crate::chunk::{BlockState, Chunk};
+use crate::content_digest::ContentDigest;
 use crate::edit::BLOCKS_END;
 use crate::ids::{BLOCK, CHUNK_BLOCKS, ObjectId, Place, TargetConfig};
 use crate::index_value::{self, ObjectHeader, TargetRecord};
@@ -125,6 +126,10 @@ pub struct KnownObject {
     pub truncate_seq: u64,
     /// Whether its deletion has begun.
     pub deleting: bool,
+    /// The highest order of its changes; 0 where it has none.
+    pub order: u64,
+    /// Digest of its contents, which objects with equal bytes share; `None` where it is not known.
+    pub digest: Option<u64>,
 }
 
 /// A finding of a survey.
@@ -148,6 +153,7 @@ struct Current {
     lost: u64,
     end: u64,
     lost_run: Option<(u64, u64)>,
+    digest: ContentDigest,
     /// Pending blocks of it that no chunk has listed so far.
     pending: BTreeSet<u64>,
 }
@@ -206,6 +212,9 @@ impl Survey {
             self.apply_notes(tell);
         }
         if self.decode(key, value, tell).is_err() {
+            if let Some(current) = &mut self.current {
+                current.digest.make_unknown();
+            }
             tell(SurveyItem::Broken(TargetDefect::Key { key: key.to_vec() }));
         }
     }
@@ -354,6 +363,9 @@ impl Survey {
             let is_pending = current.pending.remove(&block);
             current.blocks += 1;
             current.end = block + 1;
+            if !is_pending {
+                current.digest.add_state(block, state);
+            }
             if let Some(place) = state.place() {
                 if place.segment >= self.config.segments && !self.marked.has(place) {
                     tell(SurveyItem::Broken(TargetDefect::Outside {
@@ -393,6 +405,16 @@ impl Survey {
     fn enter(&mut self, object: ObjectId, header: Option<ObjectHeader>) {
         self.pending_left.remove(&object);
         let pending = self.pending.range((object, 0)..=(object, u64::MAX));
+        let mut digest = ContentDigest::default();
+        if header.is_none() {
+            digest.make_unknown();
+        }
+        for ((_, block), bytes) in pending.clone() {
+            match bytes {
+                Some(bytes) => digest.add_pending(*block, bytes),
+                None => digest.make_unknown(),
+            }
+        }
         self.current = Some(Current {
             object,
             header,
@@ -400,6 +422,7 @@ impl Survey {
             lost: 0,
             end: 0,
             lost_run: None,
+            digest,
             pending: pending.map(|((_, block), _)| *block).collect(),
         });
     }
@@ -446,6 +469,8 @@ impl Survey {
             lost: current.lost,
             truncate_seq: header.truncate_seq,
             deleting: header.deleting,
+            order: header.order,
+            digest: current.digest.value(),
         }));
     }
 }

@@ -14,6 +14,8 @@ pub struct ListedObject {
     pub object: ObjectId,
     /// Its length and allocation.
     pub stat: ObjectStat,
+    /// The highest order of its changes; 0 where it has none.
+    pub order: u64,
 }
 
 /// A record of the index, as a walk over all records yields it.
@@ -117,7 +119,12 @@ pub fn objects(
                 allocated: header.blocks.saturating_mul(BLOCK),
                 truncate_seq: header.truncate_seq,
             };
-            list.push(ListedObject { object, stat });
+            let order = header.order;
+            list.push(ListedObject {
+                object,
+                stat,
+                order,
+            });
         }
         let Some(next) = behind(object) else {
             return Ok((list, true));

@@ -38,6 +38,7 @@ mod change_orders;
 pub mod check;
 pub mod checkpoint;
 pub mod chunk;
+mod content_digest;
 pub mod data_map;
 pub mod delete;
 pub mod describe;
@@ -63,6 +64,7 @@ pub mod write;
 
 pub use check::{KnownObject, Survey, SurveyItem, TargetDefect};
 pub use checkpoint::CheckpointPlan;
+pub use content_digest::{PendingContents, content_digest};
 pub use data_map::DataMap;
 pub use delete::{Delete, DeleteStep};
 pub use edit::{Edit, EditStep};

@@ -49,6 +49,19 @@ fn root_entry(store: &dyn KvRead, ino: Ino, named: &NamingEntry) -> RootEntry {
     }
 }
 
+/// The statement about a data id that a result of the join is, beside those of inodes.
+fn claim_of(joined: &JoinResult) -> Option<DataFact> {
+    let (data_id, about) = match *joined {
+        JoinResult::Deleted(data_id) => (data_id, DataClaim::Deleted),
+        JoinResult::Relocated(ino, data_id, relocation) => {
+            (data_id, DataClaim::Relocated { ino, relocation })
+        }
+        JoinResult::Stale(ino, data_id, target) => (data_id, DataClaim::Stale { ino, target }),
+        _ => return None,
+    };
+    Some(DataFact { data_id, about })
+}
+
 /// Compares the facts of a shard with one another.
 pub(crate) fn join_facts(
     store: &dyn KvRead,
@@ -70,17 +83,10 @@ pub(crate) fn join_facts(
     let mut failed = None;
     let mut take = |joined| match joined {
         JoinResult::Broken(found) => tell(FindingKind::Shard(found)),
-        JoinResult::Deleted(data_id) => {
-            let about = DataClaim::Deleted;
-            let fact = DataFact { data_id, about };
-            if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
-                failed = Some(error);
-            }
-        }
-        JoinResult::Relocated(ino, data_id, relocation) => {
-            let about = DataClaim::Relocated { ino, relocation };
-            let fact = DataFact { data_id, about };
-            if let Err(error) = seen.data.push(fact.encode(&mut buffer)) {
+        JoinResult::Deleted(_) | JoinResult::Relocated(..) | JoinResult::Stale(..) => {
+            let fact = claim_of(&joined);
+            let pushed = fact.map(|fact| seen.data.push(fact.encode(&mut buffer)));
+            if let Some(Err(error)) = pushed {
                 failed = Some(error);
             }
         }

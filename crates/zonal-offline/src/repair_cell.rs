@@ -21,7 +21,7 @@ use zonal_meta::repair::AdoptedFile;
 use zonal_object::TargetConfig;
 use zonal_object::ids::BLOCK;
 use zonal_object::key::{IndexKey, parse};
-use zonal_types::{Codec, DataId, Ino, KvChange, Name, ShardId};
+use zonal_types::{Codec, Column, DataId, ErrorCode, Ino, KvChange, Name, ShardId};
 use zonal_zonemap::junctions::ListedJunction;
 use zonal_zonemap::{Junction, ZoneMap};
 
@@ -153,13 +153,19 @@ pub(crate) fn run(
             .iter()
             .filter(|(data_id, objects)| adopter(map, *data_id, objects) == Some(shard))
             .collect();
+        let refilled: Vec<_> = work
+            .refilled
+            .iter()
+            .filter(|((ino, _), _)| owns(*ino))
+            .collect();
         let is_manager = spec.identity.kind == StoreKind::Manager;
         let junctions = if is_manager {
             work.junctions.as_slice()
         } else {
             &[]
         };
-        if corrections.is_empty() && unowned.is_empty() && junctions.is_empty() {
+        let is_idle = corrections.is_empty() && refilled.is_empty();
+        if is_idle && unowned.is_empty() && junctions.is_empty() {
             continue;
         }
         let Some(mut open) = Open::new(spec, map, options)? else {
@@ -179,6 +185,7 @@ pub(crate) fn run(
             );
             open.append(effect.map_err(contents)?)?;
         }
+        refill_copies(&mut open, &core, refilled)?;
         let home = lost_found(&open, work);
         let found = unowned
             .into_iter()
@@ -188,6 +195,28 @@ pub(crate) fn run(
         changes += open.close()?;
     }
     Ok(changes)
+}
+
+/// A file, and its objects that are filled again, with their blocks.
+type RefilledFile<'a> = (&'a (Ino, DataId), &'a Vec<(Column, u64)>);
+
+/// Notes copies as missing. Those that a layout has no room for, or that are needed, are left.
+fn refill_copies(
+    open: &mut Open<'_>,
+    core: &MetaShard,
+    refilled: Vec<RefilledFile<'_>>,
+) -> Result<(), OfflineError> {
+    for (file, copies) in refilled {
+        match core.refill_copies(&open.engine, open.now, *file, copies) {
+            Ok(effect) => open.append(effect)?,
+            Err(ErrorCode::Io | ErrorCode::NoSpace | ErrorCode::NotReady) => {}
+            Err(code) => {
+                let dir = open.spec.dir.clone();
+                return Err(OfflineError::Contents { dir, code });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Makes files of bytes without inodes, in `home` or in a new lost+found.

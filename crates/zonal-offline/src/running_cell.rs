@@ -7,8 +7,8 @@
 //! 3. Objects are listed before the snapshots are made. An object whose inode is younger than the
 //!    snapshot cannot be in the list. An object that was removed since is gone when the check asks
 //!    its target again ([`cross_checks`]).
-//! 4. Numbers that mounts report late become findings only where they stay the same for [`QUIET`]
-//!    ([`late_reports`]).
+//! 4. Numbers that mounts report late, and copies that differ, become findings only where file and
+//!    objects stay the same for [`QUIET`] ([`late_reports`]).
 //!
 //! The trait [`RunningCell`] is the check's way to the servers.
 
@@ -40,7 +40,7 @@ use snapshot_keepalive::SnapshotKeepalive;
 pub const QUIET: Duration = Duration::from_secs(12);
 /// Most attempts at a set of snapshots, where servers are restarted.
 pub const ROUNDS_MAX: u32 = 5;
-/// Most files that are compared again because mounts may report late.
+/// Most files that are compared again because mounts may report late or change them.
 pub const LATE_MAX: usize = 16_384;
 /// Name of the check's folder in the scratch folder. The folder is removed with all that is in it.
 pub const RUNNING_FOLDER: &str = "zonal-fsck.running";
@@ -82,7 +82,7 @@ pub trait RunningCell {
     fn map(&self) -> Result<ZoneMap, OfflineError>;
 
     /// Lists objects of a target behind `after`, at most `limit`, without those whose deletion has
-    /// begun; also returns whether these are the last.
+    /// begun; also returns whether these are the last. Each has the digest of its contents.
     ///
     /// # Errors
     /// The target does not answer.

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use zonal_disk::View;
 use zonal_disk::replica::APPLIED_KEY;
 use zonal_net::Role;
-use zonal_object::{ObjectId, index_walk};
+use zonal_object::{ObjectId, content_digest, index_walk};
 use zonal_types::limits::{OBJECTS_LISTED_MAX, SNAPSHOT_TERM_MS};
 use zonal_types::{Blob, ErrorCode, KvRead, NodeId, ShardId, TargetId};
 use zonal_wire::storage::ErrorNumber;
@@ -26,6 +26,8 @@ use zonal_wire::{AdminReply, AdminRequest, NodeActivity, ObjectEntry, RoleHealth
 
 /// Bytes of keys and values in one reply; the last entry may exceed it.
 const ENTRIES_BYTES: usize = 256 << 10;
+/// Index records of chunks after which a list of objects with digests ends early: some 50 ms.
+const DIGEST_CHUNKS_AT_ONCE: usize = 16_384;
 /// End of the keys of a shard or a manager (exclusive).
 const END_KEY: [u8; 8] = [0xff; 8];
 
@@ -121,9 +123,10 @@ impl Control {
                 target,
                 after,
                 limit,
+                digests,
             } => {
                 let after = after.map(|(data_id, column)| ObjectId { data_id, column });
-                self.objects(*target, after, *limit)?
+                self.objects(*target, (after, *limit), *digests)?
             }
             AdminRequest::SnapshotBegin { shard } => self.begin_snapshot(*shard)?,
             AdminRequest::SnapshotRead { snapshot, after } => {
@@ -163,23 +166,36 @@ impl Control {
     fn objects(
         &self,
         target: TargetId,
-        after: Option<ObjectId>,
-        limit: u32,
+        (after, limit): (Option<ObjectId>, u32),
+        digests: bool,
     ) -> Result<AdminReply, Refused> {
         let storage = self.target(target)?.0;
         let limit = (limit as usize).min(OBJECTS_LISTED_MAX);
-        let (found, end) = index_walk::objects(&*storage.engine, after, limit)?;
-        let objects = found.into_iter().map(|listed| ObjectEntry {
-            data_id: listed.object.data_id,
-            column: listed.object.column,
-            object_bytes: listed.stat.object_bytes,
-            allocated: listed.stat.allocated,
-            truncate_seq: listed.stat.truncate_seq,
-        });
-        Ok(AdminReply::Objects {
-            objects: objects.collect(),
-            end,
-        })
+        let (found, mut end) = index_walk::objects(&*storage.engine, after, limit)?;
+        let (mut objects, mut chunks) = (Vec::new(), 0);
+        for listed in found {
+            if chunks >= DIGEST_CHUNKS_AT_ONCE {
+                end = false;
+                break;
+            }
+            let mut digest = None;
+            if digests {
+                let pending = storage.lock().pending_contents(listed.object);
+                let read = content_digest(&*storage.engine, listed.object, &pending)?;
+                digest = read.0;
+                chunks += read.1;
+            }
+            objects.push(ObjectEntry {
+                data_id: listed.object.data_id,
+                column: listed.object.column,
+                object_bytes: listed.stat.object_bytes,
+                allocated: listed.stat.allocated,
+                truncate_seq: listed.stat.truncate_seq,
+                order: listed.order,
+                digest,
+            });
+        }
+        Ok(AdminReply::Objects { objects, end })
     }
 
     /// Counts of the node's target and shard. The node adds the times of its operations, and its

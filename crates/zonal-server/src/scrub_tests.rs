@@ -263,6 +263,7 @@ fn mounts_are_refused_and_objects_are_listed_in_steps() {
         target: TARGET,
         after,
         limit,
+        digests: true,
     };
     for request in [AdminRequest::Health, list(None, 5)] {
         match scrubbed.ask_as(Role::Client, &request) {

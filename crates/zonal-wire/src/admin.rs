@@ -103,6 +103,11 @@ codec_struct! {
         /// Allocated bytes.
         allocated: u64,
         truncate_seq: u64,
+        /// The highest order of its changes; 0 where it has none.
+        order: u64,
+        /// Digest of its contents by the checksums of its blocks. `None`: not asked for, or a block
+        /// is lost.
+        digest: Option<u64>,
     }
 }
 
@@ -138,8 +143,9 @@ codec_enum! {
         /// Stops a scrub; it keeps its place.
         ScrubStop = 11 { of: ScrubOf },
         ScrubStatus = 12 { of: ScrubOf },
-        /// Objects behind `after` (`None`: from the first) in order, at most `limit`.
-        ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32 },
+        /// Objects behind `after` (`None`: from the first) in order, at most `limit`. `digests`:
+        /// with the digest of each, which costs a look at all its index records.
+        ListObjects = 20 { target: TargetId, after: Option<(DataId, Column)>, limit: u32, digests: bool },
         /// Takes a snapshot of this node's shard as it is now, to be read by `SnapshotRead`. One at
         /// a time.
         SnapshotBegin = 30 { shard: ShardId },

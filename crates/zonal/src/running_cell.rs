@@ -103,6 +103,7 @@ impl RunningCell for CheckedCell<'_> {
             target,
             after: after.map(|object| (object.data_id, object.column)),
             limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            digests: true,
         };
         let name = format!("target {target}");
         let (listed, end) = persist(&name, || {
@@ -126,6 +127,8 @@ impl RunningCell for CheckedCell<'_> {
             lost: 0,
             truncate_seq: entry.truncate_seq,
             deleting: false,
+            order: entry.order,
+            digest: entry.digest,
         });
         Ok((known.collect(), end))
     }

@@ -65,6 +65,14 @@ fn uneven_cell(name: &str) -> (Cell, Files) {
     (cell, files)
 }
 
+/// Prints how long a step took.
+fn timed<T>(what: &str, step: impl FnOnce() -> T) -> T {
+    let begun = Instant::now();
+    let result = step();
+    println!("{what}: {:.1} s", begun.elapsed().as_secs_f64());
+    result
+}
+
 fn up(cell: &Cell) {
     let up = cell.up_as(zonal(), SHAPE, &OPTIONS);
     assert_eq!(code(&up), 0, "{}", said(&up));
@@ -82,10 +90,74 @@ fn wait_until(cell: &Cell, what: &str, is_so: impl Fn(&Value) -> bool) {
     println!("{what} after {:.1} s", begun.elapsed().as_secs_f64());
 }
 
+fn is_shedding(map: &Value) -> bool {
+    let mut targets = map["targets"].as_array().unwrap().iter();
+    targets.any(|target| target["state"] != "Serving")
+}
+
+/// Number of files with objects that new targets are filling.
+fn files_on_their_way(cell: &Cell) -> u64 {
+    let text = cell.runs(&["recovery", "--json"]);
+    let value: Value = serde_json::from_str(&text).unwrap();
+    value["files"].as_u64().unwrap()
+}
+
+/// As [`files_on_their_way`], as soon as there are some. The rebalance must not be over before.
+fn wait_until_objects_move(cell: &Cell) -> u64 {
+    let begun = Instant::now();
+    loop {
+        let files = files_on_their_way(cell);
+        if files > 0 {
+            return files;
+        }
+        assert!(is_shedding(&map(cell)), "the rebalance is over");
+        assert!(begun.elapsed() < WITHIN, "nothing moves");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until the new targets have filled what was on its way.
+fn wait_until_filled(cell: &Cell) {
+    let begun = Instant::now();
+    while files_on_their_way(cell) > 0 {
+        assert!(
+            begun.elapsed() < WITHIN,
+            "objects do not come to their targets"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until a rebalance would find nothing to do.
+fn wait_until_even(cell: &Cell) {
+    let begun = Instant::now();
+    loop {
+        let preview = cell.runs(&["rebalance", "--zone", "1", "--preview"]);
+        if preview.contains("which is even") {
+            return;
+        }
+        assert!(begun.elapsed() < WITHIN, "{preview}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// `zonal status` tells of the rebalance.
+fn assert_in_status(cell: &Cell) {
+    let status: Value = serde_json::from_str(&cell.runs(&["status", "--json"])).unwrap();
+    let rebalance = &status["rebalances"][0];
+    assert_eq!(rebalance["zone"], 1, "{status:#}");
+    assert_eq!(
+        rebalance["targets"].as_array().unwrap().len(),
+        3,
+        "{status:#}"
+    );
+    let lines = cell.runs(&["status"]);
+    assert!(lines.contains("zone 1 is rebalanced"), "{lines}");
+}
+
 fn wait_until_over(cell: &Cell) {
     wait_until(cell, "no target gives objects away", |map| {
-        let mut targets = map["targets"].as_array().unwrap().iter();
-        targets.all(|target| target["state"] == "Serving")
+        !is_shedding(map)
     });
 }
 
@@ -106,31 +178,37 @@ fn check_stopped(cell: &Cell) {
 
 #[test]
 fn a_zone_is_evened_out_beside_programs_and_kills() {
-    let (cell, mut files) = uneven_cell("rebalanced");
+    let (cell, mut files) = timed("the files are made", || uneven_cell("rebalanced"));
     let programs = Programs::start(&cell, &["/once", "/twice"], 1);
-    // The first files of the programs change the map, which refuses a plan made before.
-    std::thread::sleep(Duration::from_secs(2));
-    let said_first = cell.runs(&["rebalance", "--zone", "1"]);
+    // The first files of the programs change the map: the command plans again.
+    let said_first = timed("rebalance", || cell.runs(&["rebalance", "--zone", "1"]));
     assert!(said_first.contains("3 of them give"), "{said_first}");
-    let before = objects(&cell);
-    let begun = Instant::now();
-    while objects(&cell) < before + 6 {
-        assert!(begun.elapsed() < WITHIN, "nothing moves");
-    }
+    assert_in_status(&cell);
+    // Each server is killed while objects are on their way: the shards have records of them.
+    let left = wait_until_objects_move(&cell);
     kill(cell.pid("manager"), "KILL");
-    up(&cell);
+    timed("the manager is back", || up(&cell));
+    let still = wait_until_objects_move(&cell);
     kill(cell.pid("storage1-2"), "KILL");
-    std::thread::sleep(Duration::from_secs(1));
-    up(&cell);
-    wait_until_over(&cell);
+    println!("killed with {left} and {still} files with objects on their way");
+    timed("the storage server is back", || up(&cell));
+    assert!(
+        is_shedding(&map(&cell)),
+        "the rebalance ended before the last kill"
+    );
+    timed("filled", || wait_until_filled(&cell));
     files.extend(programs.end());
-    compare(&cell, &files, 2);
+    timed("even", || wait_until_even(&cell));
+    // It would go on to 0.5 %, in steps of a lease each.
+    cell.runs(&["rebalance", "--cancel"]);
+    wait_until_over(&cell);
+    timed("comparison", || compare(&cell, &files, 2));
     let even = cell.runs(&["rebalance"]);
     println!("{even}");
     assert!(even.contains("which is even"), "{even}");
     // The second one moves nothing.
-    wait_until_over(&cell);
-    let fsck = cell.runs(&["fsck"]);
+    assert!(!is_shedding(&map(&cell)), "{even}");
+    let fsck = timed("fsck", || cell.runs(&["fsck"]));
     assert!(fsck.contains("0 findings"), "{fsck}");
     kill(cell.pid(EMPTY), "KILL");
     let twice = |path: &str| path.starts_with("/twice");

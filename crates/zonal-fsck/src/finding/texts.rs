@@ -65,6 +65,7 @@ pub(super) fn consequence(name: &str) -> &'static str {
         "layout" => "the file cannot be read or written",
         "shrinks" => "writes to the file are refused for ever",
         "data-behind-size" => "bytes written before a crash and never flushed are not seen",
+        "copies-differ" => "readers get one or the other contents, by the copy that they ask",
         "lost-with-target" | "damaged" | "known-lost" => "reads of these bytes are errors",
         _ => "unknown",
     }
@@ -117,6 +118,9 @@ pub(super) fn repair(name: &str) -> &'static str {
         "data-shared" => "none: copy one file and remove it",
         "layout" => "none",
         "shrinks" | "data-behind-size" => "the inode takes over the value of its objects",
+        "copies-differ" => {
+            "the other copies are noted as missing: their targets fill them once the cell runs"
+        }
         "damaged" => "marked as lost: errors until written anew",
         _ => "unknown",
     }

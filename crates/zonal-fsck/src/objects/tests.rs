@@ -102,6 +102,8 @@ fn join(
             blocks,
             truncate_seq: 0,
             deleting: false,
+            order: 0,
+            digest: Some(0),
         },
     }));
     joined(map, &facts)
@@ -223,6 +225,8 @@ fn objects_of_removed_files_are_no_leak_on_a_drained_target_alone() {
             blocks: 1,
             truncate_seq: 0,
             deleting: false,
+            order: 0,
+            digest: Some(0),
         },
     };
     let drained = map_with(1, Some(TargetState::Drained));

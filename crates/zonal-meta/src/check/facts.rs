@@ -19,7 +19,7 @@ use crate::tx::OrphanRecord;
 use std::collections::{BTreeMap, BTreeSet};
 use zonal_types::{
     Codec, DataId, FileKind, Ino, Layout, PartitionId, Redundancy, Relocation, StripeSetId,
-    codec_enum, codec_struct,
+    TargetId, codec_enum, codec_struct,
 };
 
 codec_struct! {
@@ -114,6 +114,13 @@ codec_enum! {
             data_id: DataId,
             /// The record.
             relocation: Relocation,
+        },
+        /// The copies of these bytes on a target are marked as stale. One fact per mark.
+        Stale = 12 {
+            /// Identity of the bytes.
+            data_id: DataId,
+            /// The target.
+            target: TargetId,
         },
         /// So many of its first bytes are stored with it.
         Inline = 9 {
@@ -361,6 +368,11 @@ impl<'a> Scan<'a> {
                     data_id: component.data_id,
                     relocation: *relocation,
                 };
+                (self.emit)(Fact { ino, statement });
+            }
+            for target in inode.layout.stale.iter().copied() {
+                let data_id = component.data_id;
+                let statement = FactKind::Stale { data_id, target };
                 (self.emit)(Fact { ino, statement });
             }
         }

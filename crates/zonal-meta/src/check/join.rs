@@ -5,7 +5,7 @@ use super::facts::{Fact, FactKind, FileDataFact};
 use crate::inode::{FLAG_DETACHED, FLAG_ORPHAN};
 use crate::op::inline_data;
 use std::collections::BTreeSet;
-use zonal_types::{DataId, FileKind, Ino, Relocation};
+use zonal_types::{DataId, FileKind, Ino, Relocation, TargetId};
 
 /// An entry that leads to an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub enum JoinResult {
     Deleted(DataId),
     /// An object of an inode lies, or shall lie, in another slot.
     Relocated(Ino, DataId, Relocation),
+    /// The copies of an inode's bytes on a target are marked as stale.
+    Stale(Ino, DataId, TargetId),
 }
 
 #[derive(Default)]
@@ -136,6 +138,10 @@ impl<'a> Join<'a> {
             } => {
                 let ino = fact.ino;
                 (self.tell)(JoinResult::Relocated(ino, data_id, relocation));
+            }
+            FactKind::Stale { data_id, target } => {
+                let ino = fact.ino;
+                (self.tell)(JoinResult::Stale(ino, data_id, target));
             }
             FactKind::Detached => group.detached = true,
             FactKind::Entries {

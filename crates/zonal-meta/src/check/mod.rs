@@ -341,7 +341,8 @@ mod tests {
     use super::fact_bytes::FACT_BYTES;
     use super::*;
     use zonal_types::{
-        Column, FileKind, MapVersion, Redundancy, Relocation, RelocationState, StripeSetId, ZoneId,
+        Column, FileKind, MapVersion, Redundancy, Relocation, RelocationState, StripeSetId,
+        TargetId, ZoneId,
     };
 
     #[test]
@@ -392,6 +393,10 @@ mod tests {
                     state: RelocationState::Settled,
                     as_of: MapVersion(u64::MAX),
                 },
+            },
+            FactKind::Stale {
+                data_id: DataId(u64::MAX),
+                target: TargetId(u32::MAX),
             },
             FactKind::Entries {
                 entries: 1,

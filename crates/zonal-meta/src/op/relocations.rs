@@ -6,6 +6,9 @@
 //! changes.
 
 mod destinations;
+mod refilled_copies;
+
+pub(crate) use refilled_copies::refill;
 
 use super::{Result, new_inode};
 use crate::inode::Inode;

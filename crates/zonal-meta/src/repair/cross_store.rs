@@ -1,13 +1,14 @@
 //! Repairs after the comparison with other stores: files for bytes without an inode, sizes by the
-//! targets, and directories on which two shards disagree.
+//! targets, and directories on which two shards disagree. Copies that differ are noted.
 
 use super::{Result, link, owner};
 use crate::config::Now;
 use crate::inode::Inode;
-use crate::op::inline_data;
+use crate::op::{inline_data, relocations};
 use crate::shard::MetaShard;
 use zonal_types::{
-    DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId, SessionId,
+    Column, DataId, ErrorCode, FileKind, Ino, KvChange, KvRead, Layout, Name, PartitionId,
+    SessionId,
 };
 
 /// A file made for bytes without an inode.
@@ -106,6 +107,28 @@ impl MetaShard {
                 inode.truncate_size = inode.size;
             }
             inline_data::truncate_to_fit(&mut tx, &mut inode)?;
+            tx.save(inode);
+        }
+        Ok(tx.finish()?.effect)
+    }
+
+    /// Notes copies of a file as missing, so that their targets fill them again. `copies`: their
+    /// objects, and the blocks of each. No changes where that is done already.
+    ///
+    /// # Errors
+    /// `Io` where a column would keep no copy in service. `NoSpace` where the layout has no room
+    /// for more records. `NotReady` for an unknown stripe set. Else the error of `kv`.
+    pub fn refill_copies(
+        &self,
+        kv: &dyn KvRead,
+        now: Now,
+        (ino, data_id): (Ino, DataId),
+        copies: &[(Column, u64)],
+    ) -> Result<Vec<KvChange>> {
+        let mut tx = self.tx(kv, now, SessionId(0));
+        if let Some(mut inode) = tx.find(ino)?
+            && relocations::refill(&mut inode, tx.env.map, data_id, copies)?
+        {
             tx.save(inode);
         }
         Ok(tx.finish()?.effect)

@@ -204,6 +204,9 @@ impl Pass<'_, '_> {
     ) {
         match joined {
             JoinOutcome::Wrong(target, owner, what) => {
+                if self.has_damaged_copies(&what) {
+                    return;
+                }
                 let path = owner.name.and_then(|(dir, cookie)| paths.path(dir, cookie));
                 let place = target.map_or(FindingPlace::Cell, FindingPlace::Target);
                 let at = target.and_then(|target| self.store_of(target));
@@ -226,6 +229,19 @@ impl Pass<'_, '_> {
                 self.short(map, &component, &owner, lost_keys, paths);
             }
         }
+    }
+
+    /// True for a difference of copies on a target whose files are damaged. Once these are
+    /// repaired, the next pass tells what is left of it.
+    fn has_damaged_copies(&self, what: &FindingKind) -> bool {
+        let FindingKind::CopiesDiffer { right, wrong, .. } = what else {
+            return false;
+        };
+        let mut copies = right.iter().chain(wrong);
+        copies.any(|copy| {
+            let at = self.store_of(copy.target);
+            at.is_some_and(|at| self.seen.work.files.contains_key(&at))
+        })
     }
 
     /// A file has fewer blocks than its inode counts. Where a target lost a part of its index, the
@@ -364,7 +380,8 @@ impl Blocks {
         let from = (component.data_id, Column(0), TargetId(0));
         let to = (component.data_id, Column(u16::MAX), TargetId(u32::MAX));
         for ((_, column, target), runs) in self.runs.range(from..=to) {
-            let is_main = objects::target_of(map, component, column.0) == Some(*target);
+            let is_main = objects::target_of(map, component, column.0) == Some(*target)
+                && !objects::is_missing(component, *column);
             // Nobody reads what is still filled, or what an object left behind.
             if !is_main && objects::may_be_left(map, component, *column, *target) {
                 continue;

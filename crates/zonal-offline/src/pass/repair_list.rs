@@ -9,7 +9,7 @@ use zonal_fsck::objects::UnownedObject;
 use zonal_fsck::{FindingKind, StoreFault};
 use zonal_meta::check::Broken as MetaBroken;
 use zonal_object::{ObjectId, TargetDefect as ObjectBroken};
-use zonal_types::{DataId, Ino};
+use zonal_types::{Column, DataId, Ino};
 use zonal_zonemap::ZoneMap;
 use zonal_zonemap::junctions::ListedJunction;
 
@@ -57,6 +57,8 @@ pub(crate) struct RepairList {
     pub targets: BTreeMap<usize, TargetRepairs>,
     pub unowned: Vec<(DataId, Vec<UnownedObject>)>,
     pub corrections: BTreeMap<Ino, Correction>,
+    /// Copies that their targets are to fill again: object and blocks.
+    pub refilled: BTreeMap<(Ino, DataId), Vec<(Column, u64)>>,
     pub junctions: Vec<Mismatch>,
     /// Junctions in the manager's store.
     pub listed: Vec<ListedJunction>,
@@ -74,6 +76,7 @@ impl RepairList {
             && self.targets.values().all(TargetRepairs::is_empty)
             && self.unowned.is_empty()
             && self.corrections.is_empty()
+            && self.refilled.is_empty()
             && self.junctions.is_empty()
     }
 
@@ -138,6 +141,19 @@ impl RepairList {
             }
             (_, FindingKind::Allocated { ino, found, .. }) => {
                 self.corrections.entry(*ino).or_default().allocated = Some(*found);
+            }
+            (
+                _,
+                FindingKind::CopiesDiffer {
+                    ino,
+                    data_id,
+                    wrong,
+                    ..
+                },
+            ) => {
+                let copies = wrong.iter().map(|copy| (copy.object, copy.blocks));
+                let of_file = self.refilled.entry((*ino, *data_id)).or_default();
+                of_file.extend(copies);
             }
             (_, FindingKind::Junction(mismatch)) => self.junctions.push(mismatch.clone()),
             _ => {}

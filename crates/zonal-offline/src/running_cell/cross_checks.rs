@@ -13,7 +13,8 @@ use zonal_types::{Column, DataId, Ino, TargetId};
 /// An inode and its entry: directory and cookie.
 pub(super) type File = (Ino, Option<(Ino, u64)>);
 
-/// Files whose counts differ from their objects. Mounts report these counts late.
+/// Files whose counts differ from their objects, or whose copies differ. Mounts report counts late,
+/// and a change does not reach all copies at once.
 #[derive(Default)]
 pub(super) struct LateFiles {
     pub files: Vec<File>,
@@ -65,7 +66,9 @@ impl<'a> CrossChecks<'a> {
             JoinOutcome::Wrong(
                 _,
                 owner,
-                FindingKind::Allocated { .. } | FindingKind::BehindSize { .. },
+                FindingKind::Allocated { .. }
+                | FindingKind::BehindSize { .. }
+                | FindingKind::CopiesDiffer { .. },
             ) => {
                 self.late(&owner);
             }

@@ -1,5 +1,5 @@
 //! Late reports of mounts (allocated bytes, sizes): a difference is a finding only of a file that
-//! stays unchanged for a while.
+//! stays unchanged for a while. The same holds for copies that differ: a change comes late to some.
 //!
 //! The check observes these files twice, each time with a new snapshot and the present objects,
 //! with a pause between. Only where inode and objects are the same both times, no report is on its
@@ -31,6 +31,7 @@ struct FileState {
     inode: Vec<u8>,
     data: FileDataFact,
     relocations: Vec<Relocation>,
+    stale: Vec<TargetId>,
     objects: Vec<(TargetId, KnownObject)>,
 }
 
@@ -96,7 +97,9 @@ fn judge(map: &ZoneMap, ino: Ino, seen: &FileState) -> Vec<FindingKind> {
         if let JoinOutcome::Wrong(
             _,
             _,
-            what @ (FindingKind::Allocated { .. } | FindingKind::BehindSize { .. }),
+            what @ (FindingKind::Allocated { .. }
+            | FindingKind::BehindSize { .. }
+            | FindingKind::CopiesDiffer { .. }),
         ) = joined
         {
             late.push(what);
@@ -108,6 +111,11 @@ fn judge(map: &ZoneMap, ino: Ino, seen: &FileState) -> Vec<FindingKind> {
     for relocation in seen.relocations.iter().copied() {
         let data_id = seen.data.data_id;
         let about = DataClaim::Relocated { ino, relocation };
+        facts.push(DataFact { data_id, about }.encode(&mut buffer));
+    }
+    for target in seen.stale.iter().copied() {
+        let data_id = seen.data.data_id;
+        let about = DataClaim::Stale { ino, target };
         facts.push(DataFact { data_id, about }.encode(&mut buffer));
     }
     for (target, known) in &seen.objects {
@@ -185,11 +193,12 @@ fn state_of(store: &dyn KvRead, ino: Ino) -> Result<Option<FileState>, ErrorCode
     }
     scan.finish();
     facts.sort_unstable();
-    let (mut data, mut relocated) = (None, Vec::new());
+    let (mut data, mut relocated, mut stale) = (None, Vec::new(), Vec::new());
     let is_ours = |_ino| true;
     let mut hear = |joined| match joined {
         OfShard::Known(known) => data = known.data,
         OfShard::Relocated(_, data_id, relocation) => relocated.push((data_id, relocation)),
+        OfShard::Stale(_, data_id, target) => stale.push((data_id, target)),
         _ => {}
     };
     let mut join = ShardJoin::new(&is_ours, &mut hear);
@@ -201,10 +210,12 @@ fn state_of(store: &dyn KvRead, ino: Ino) -> Result<Option<FileState>, ErrorCode
     inode.extend_from_slice(&(inline.unwrap_or_default().len() as u64).to_le_bytes());
     Ok(data.map(|data: FileDataFact| {
         relocated.retain(|(data_id, _)| *data_id == data.data_id);
+        stale.retain(|(data_id, _)| *data_id == data.data_id);
         FileState {
             inode,
             data,
             relocations: relocated.into_iter().map(|(_, of)| of).collect(),
+            stale: stale.into_iter().map(|(_, target)| target).collect(),
             objects: Vec::new(),
         }
     }))

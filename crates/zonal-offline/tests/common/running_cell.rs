@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::time::Duration;
 use zonal_disk::Engine;
 use zonal_object::ids::BLOCK;
-use zonal_object::{KnownObject, ObjectId, index_walk};
+use zonal_object::{KnownObject, ObjectId, content_digest, index_walk};
 use zonal_offline::running_cell::{ShardSnapshot, SnapshotPage, SnapshotSet};
 use zonal_offline::{CheckSummary, OfflineError, RunningCell, RunningOptions, check_running};
 use zonal_types::{Blob, Codec, KvRead, ShardId, TargetId};
@@ -83,7 +83,8 @@ impl RunningCell for Running<'_> {
         after: Option<ObjectId>,
         limit: usize,
     ) -> Result<(Vec<KnownObject>, bool), OfflineError> {
-        let engine = &self.open.targets[target.0 as usize - 1].engine;
+        let open = &self.open.targets[target.0 as usize - 1];
+        let engine = &open.engine;
         let (found, end) = index_walk::objects(engine, after, limit.min(PAGE)).unwrap();
         let known = found.into_iter().map(|listed| KnownObject {
             object: listed.object,
@@ -92,6 +93,11 @@ impl RunningCell for Running<'_> {
             lost: 0,
             truncate_seq: listed.stat.truncate_seq,
             deleting: false,
+            order: listed.order,
+            digest: {
+                let pending = open.target.pending_contents(listed.object);
+                content_digest(engine, listed.object, &pending).unwrap().0
+            },
         });
         Ok((known.collect(), end))
     }

@@ -558,7 +558,7 @@ pub fn admin_requests() -> Vec<AdminRequest> {
         A::ScrubStart { of: ScrubOf::Target { target }, rate: 64 << 20, anew: true },
         A::ScrubStop { of: ScrubOf::Shard { shard: ShardId(2) } },
         A::ScrubStatus { of: ScrubOf::Target { target } },
-        A::ListObjects { target, after: Some((DataId(77), Column(2))), limit: 1000 },
+        A::ListObjects { target, after: Some((DataId(77), Column(2))), limit: 1000, digests: true },
         A::SnapshotBegin { shard: ShardId(2) },
         A::SnapshotRead { snapshot: 5, after: Blob(b"key".to_vec()) },
         A::SnapshotEnd { snapshot: 5 },
@@ -578,7 +578,7 @@ pub fn admin_replies() -> Vec<AdminReply> {
         state: ScrubState::Running, rate: 1 << 20, started: time(1000), ended: time(0), objects: 3, bytes: 4 << 20,
         objects_now: 9, bytes_now: 12 << 20, data_id: DataId(79), column: Column(4), damaged_blocks: 1, damaged: vec![damaged],
     };
-    let object = ObjectEntry { data_id: DataId(80), column: Column(3), object_bytes: 5000, allocated: 8192, truncate_seq: 2 };
+    let object = ObjectEntry { data_id: DataId(80), column: Column(3), object_bytes: 5000, allocated: 8192, truncate_seq: 2, order: 3, digest: Some(4) };
     vec![
         R::Failed { code: ErrorNumber(ErrorCode::Busy), detail: "a snapshot is being read".into() },
         R::Done,

@@ -33,15 +33,15 @@ const NOT_CHECKED: u8 = 8;
 
 /// Check a cell, running or stopped; repair a stopped one
 ///
-/// Stopped: reads every store of the cell, compares them with one another, and names each
-/// inconsistency with its consequence. Nothing is written without --repair. An interrupted check
-/// resumes at the next start if the stores are unchanged and --data is given as before. Otherwise
-/// it starts over and says so on standard error.
+/// Stopped: reads every store of the cell, and compares them with one another. It names each
+/// inconsistency with its consequence. Copies of files that differ are named, too. Nothing is
+/// written without --repair. An interrupted check resumes at the next start if the stores are
+/// unchanged and --data is given as before. Otherwise it starts over and says so on standard error.
 ///
 /// Running: compares snapshots of all shards with the lists of all targets, and reports nothing
-/// that concurrent changes explain. Files whose allocated bytes or sizes disagree are looked at
-/// twice, 12 s apart. Single stores are not checked: `zonal scrub` verifies checksums of a running
-/// cell.
+/// that concurrent changes explain. Some files are looked at twice, 12 s apart: those whose
+/// allocated bytes or sizes disagree, or whose copies differ. Single stores are not checked: `zonal
+/// scrub` verifies checksums of a running cell.
 ///
 /// Exit code: 0 if the cell is clean, 1 if all findings were repaired, 4 if findings are left, 8 if
 /// no check was possible.

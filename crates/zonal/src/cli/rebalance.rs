@@ -5,7 +5,7 @@ use crate::cell::connection::CellHandle;
 use crate::cell::node_status::{TargetCapacity, look_at_all};
 use crate::cli::drain::{drains_of, progress, seconds_left};
 use crate::cli::edit_args::EditArgs;
-use crate::cli::target_remove::edit_map_at_once;
+use crate::cli::target_remove::{edit_map_as_planned, outdated};
 use crate::cli::zone::zone_of;
 use crate::console;
 use crate::exit::{Failure, NOT_FOUND, UNREACHABLE};
@@ -18,6 +18,8 @@ use zonal_zonemap::{MapEdit, Target, TargetState, ZoneMap};
 
 /// Time between two looks.
 const FOLLOW: Duration = Duration::from_secs(1);
+/// Most plans of one command, where the map changes meanwhile.
+const PLANS_MAX: u32 = 8;
 /// Ten-thousandths of a percent.
 const OF_PERCENT: u64 = 100;
 /// All of a capacity, in ten-thousandths.
@@ -55,37 +57,30 @@ type Spaces = BTreeMap<TargetId, TargetCapacity>;
 
 impl Rebalance {
     pub fn run(self) -> anyhow::Result<()> {
-        let (cell, map) = self.edit.open()?;
+        let (cell, mut map) = self.edit.open()?;
         let zones: Vec<ZoneId> = match &self.zone {
             Some(zone) => vec![zone_of(&map, zone)?.id],
             None => map.zones.iter().map(|zone| zone.id).collect(),
         };
-        let mut plans = Vec::new();
-        let mut lines = Vec::new();
-        if self.cancel {
-            for target in shedding(&map, &zones) {
-                lines.push(format!("target {} keeps its objects", target.id));
-                plans.push((target.id, TargetState::Serving));
+        let mut tries = 0;
+        let lines = loop {
+            let (edits, lines) = self.plan(&cell, &map, &zones)?;
+            if self.edit.previews(&map, &lines) {
+                return Ok(());
             }
-            if plans.is_empty() {
-                return Err(Failure::new(NOT_FOUND, "nothing is rebalanced").into());
+            if edits.is_empty() {
+                break lines;
             }
-        } else {
-            let spaces = spaces(&cell, &map);
-            for zone in &zones {
-                let (found, line) = plan(&map, *zone, &spaces, self.within)?;
-                plans.extend(found);
-                lines.push(line);
+            tries += 1;
+            match edit_map_as_planned(&cell, &map, &edits)? {
+                Ok(_newer) => break lines,
+                // `--expect` is about one version: no other plan was looked at.
+                Err(refusal) if tries >= PLANS_MAX || self.edit.expect.is_some() => {
+                    return Err(outdated(&refusal));
+                }
+                Err(_outdated) => map = cell.map()?,
             }
-        }
-        if self.edit.previews(&map, &lines) {
-            return Ok(());
-        }
-        let edit = |(target, state)| MapEdit::UseTarget { target, state };
-        let edits: Vec<MapEdit> = plans.into_iter().map(edit).collect();
-        if !edits.is_empty() {
-            edit_map_at_once(&cell, &map, &edits)?;
-        }
+        };
         match self.follow {
             true => follow(&cell, &zones, self.json),
             false => {
@@ -93,6 +88,35 @@ impl Rebalance {
                 Ok(())
             }
         }
+    }
+
+    /// The edits of the map, and what is to be said of them.
+    fn plan(
+        &self,
+        cell: &CellHandle,
+        map: &ZoneMap,
+        zones: &[ZoneId],
+    ) -> anyhow::Result<(Vec<MapEdit>, Vec<String>)> {
+        let mut plans = Vec::new();
+        let mut lines = Vec::new();
+        if self.cancel {
+            for target in shedding(map, zones) {
+                lines.push(format!("target {} keeps its objects", target.id));
+                plans.push((target.id, TargetState::Serving));
+            }
+            if plans.is_empty() {
+                return Err(Failure::new(NOT_FOUND, "nothing is rebalanced").into());
+            }
+        } else {
+            let spaces = spaces(cell, map);
+            for zone in zones {
+                let (found, line) = plan(map, *zone, &spaces, self.within)?;
+                plans.extend(found);
+                lines.push(line);
+            }
+        }
+        let edit = |(target, state)| MapEdit::UseTarget { target, state };
+        Ok((plans.into_iter().map(edit).collect(), lines))
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod copies;
 mod directories;
+mod rebalances;
 
 use crate::cell::connection::{CellArgs, CellHandle};
 use crate::cell::mount_records;
@@ -21,6 +22,7 @@ use zonal_zonemap::{Node, ZoneMap};
 
 use copies::CopySummary;
 use directories::{directories_json, print_directories};
+use rebalances::RebalanceSummary;
 
 /// Show zones, nodes, targets, capacity and health
 ///
@@ -44,19 +46,22 @@ impl Status {
         let map = cell.map()?;
         let cell = cell.with_deadline(STATUS_DEADLINE);
         let states = node_states(&cell);
-        let (seen, copies) = std::thread::scope(|scope| {
+        let (seen, copies, rebalances) = std::thread::scope(|scope| {
             let seen = scope.spawn(|| look_at_all(&cell, &map));
             let copies = CopySummary::look(&cell, &map, &states);
-            (seen.join(), copies)
+            let rebalances = RebalanceSummary::look(&cell, &map);
+            (seen.join(), copies, rebalances)
         });
         let seen = seen.map_err(|_panic| anyhow::anyhow!("a thread panicked"))?;
         if self.json {
             let mut all = to_json(&cell, &map, (&seen, &states));
             all["copies"] = copies.json();
+            all["rebalances"] = rebalances.json();
             console::json(format_args!("{all:#}"));
         } else {
             print(&cell, &map, (&seen, &states));
-            copies.lines().into_iter().for_each(console::line);
+            let lines = copies.lines().into_iter().chain(rebalances.lines());
+            lines.for_each(console::line);
         }
         let bad = seen.iter().filter(|seen| seen.error.is_some()).count();
         if bad > 0 {

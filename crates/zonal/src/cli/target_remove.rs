@@ -174,6 +174,15 @@ pub fn edit_map_at_once(
     map: &ZoneMap,
     edits: &[MapEdit],
 ) -> anyhow::Result<ZoneMap> {
+    edit_map_as_planned(cell, map, edits)?.map_err(|refusal| outdated(&refusal))
+}
+
+/// As [`edit_map_at_once`]; the inner error is the refusal of a plan that is outdated.
+pub fn edit_map_as_planned(
+    cell: &CellHandle,
+    map: &ZoneMap,
+    edits: &[MapEdit],
+) -> anyhow::Result<Result<ZoneMap, String>> {
     let edits = Blob(edits.to_vec().to_bytes());
     let mut expected = map.version;
     for _attempt in 0..EDIT_ATTEMPTS {
@@ -183,7 +192,7 @@ pub fn edit_map_at_once(
         };
         let refusal = match cell.ask_manager(&request)? {
             // The map of this version or a newer one.
-            ManagerReply::At { .. } => return cell.map(),
+            ManagerReply::At { .. } => return Ok(Ok(cell.map()?)),
             ManagerReply::Failed { code, detail } if code.0 == ErrorCode::StaleEpoch => detail,
             ManagerReply::Failed { detail, .. } => {
                 let text = format!("the manager refuses: {detail}");
@@ -196,14 +205,15 @@ pub fn edit_map_at_once(
         };
         let now = cell.map()?;
         if !is_same_cell(map, &now) {
-            return Err(outdated(&refusal));
+            return Ok(Err(refusal));
         }
         expected = now.version;
     }
-    Err(outdated("the map changes all the time"))
+    Ok(Err("the map changes all the time".to_owned()))
 }
 
-fn outdated(detail: &str) -> anyhow::Error {
+/// The failure of a plan that is outdated.
+pub fn outdated(detail: &str) -> anyhow::Error {
     Failure::new(REFUSED, format!("the manager refuses: {detail}"))
         .hint("run the command again: it plans by the newest map")
         .into()

@@ -128,6 +128,7 @@ impl ObjectSource for RunningTarget<'_> {
             target: self.target,
             after: after.map(|object| (object.data_id, object.column)),
             limit: u32::try_from(OBJECTS_LISTED_MAX).unwrap_or(u32::MAX),
+            digests: false,
         };
         match self.cell.admin(self.to, &request)? {
             AdminReply::Objects { objects, end } => Ok((objects, end)),

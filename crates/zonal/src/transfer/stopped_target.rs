@@ -132,6 +132,8 @@ impl ObjectSource for StoppedTarget {
             object_bytes: listed.stat.object_bytes,
             allocated: listed.stat.allocated,
             truncate_seq: listed.stat.truncate_seq,
+            order: listed.order,
+            digest: None,
         });
         Ok((entries.collect(), end))
     }

@@ -72,6 +72,7 @@ pub fn valid_admin(target: TargetId) -> Vec<Vec<u8>> {
             target,
             after: Some((DataId(u64::MAX), Column(u16::MAX))),
             limit: u32::MAX,
+            digests: true,
         },
         AdminRequest::SnapshotBegin { shard: ShardId(1) },
         AdminRequest::SnapshotRead {

@@ -355,6 +355,7 @@ impl World {
             target: self.target,
             after: None,
             limit: 1_000,
+            digests: true,
         };
         let AdminReply::Objects { objects, end } = self.tool(self.storage, &list) else {
             panic!("no list of objects");

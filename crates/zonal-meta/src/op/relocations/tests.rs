@@ -177,3 +177,52 @@ fn the_only_filled_copy_of_a_column_is_not_marked_for_another_column() {
     assert_eq!(mark(&mut inode), Err(ErrorCode::Io));
     assert_eq!(inode.layout, before);
 }
+
+#[test]
+fn a_copy_that_differs_is_filled_again_at_its_place_and_counts_then() {
+    let map = map();
+    let wall = Timestamp::default();
+    let mut inode = Inode::new(Ino(5), FileKind::File, Ino(1), ZoneId(1), wall);
+    inode.layout = layout(&map);
+    inode.layout.components[0].redundancy = Redundancy::Copies { copies: 2, step: 1 };
+    // The second copy has moved before.
+    let (data_id, copy) = (DataId(1), Column(1));
+    let place = (inode.layout.components[0].set, 2);
+    make_missing(&mut inode.layout.components[0], &map, copy, place);
+    let target = map.slot_of_place(&inode.layout.components[0], copy);
+    let target = target.unwrap().slot.target;
+    fill(
+        &mut inode.layout,
+        &map,
+        target,
+        &[(data_id, copy)],
+        map.version,
+    );
+    assert_eq!(states(&inode.layout), [RelocationState::Settled]);
+    inode.count_allocated(8 * 4_096);
+    let settled = inode.layout.clone();
+
+    assert_eq!(refill(&mut inode, &map, data_id, &[(copy, 3)]), Ok(true));
+    let expected = [RelocationState::Settled, RelocationState::Missing];
+    assert_eq!(states(&inode.layout), expected);
+    assert_eq!(inode.allocated_bytes(), 5 * 4_096);
+    assert!(is_work_of(&inode.layout, &map, target));
+    assert_eq!(refill(&mut inode, &map, data_id, &[(copy, 3)]), Ok(false));
+    assert_eq!(inode.allocated_bytes(), 5 * 4_096);
+    // The other copy is the last one that is whole.
+    let marked = inode.layout.clone();
+    let last = refill(&mut inode, &map, data_id, &[(OBJECT, 3)]);
+    assert_eq!(last, Err(ErrorCode::Io));
+    assert_eq!(inode.layout, marked);
+    // Its target has filled it where it was.
+    fill(
+        &mut inode.layout,
+        &map,
+        target,
+        &[(data_id, copy)],
+        map.version,
+    );
+    assert_eq!(inode.layout.components, settled.components);
+    let other = refill(&mut inode, &map, DataId(9), &[(copy, 3)]);
+    assert_eq!(other, Ok(false));
+}

@@ -2,7 +2,7 @@
 
 use crate::console;
 use serde_json::{Value, json};
-use zonal_fsck::{Finding, FindingKind};
+use zonal_fsck::{ColumnCopy, Finding, FindingKind};
 use zonal_offline::{CheckProgress, CheckReporter, CheckStart};
 
 /// Prints findings and progress.
@@ -83,5 +83,20 @@ fn to_json(pass: u32, finding: &Finding) -> Value {
         value["ranges_count"] = json!(ranges.count);
         value["bytes"] = json!(ranges.bytes);
     }
+    if let FindingKind::CopiesDiffer {
+        column,
+        right,
+        wrong,
+        ..
+    } = &finding.what
+    {
+        value["column"] = json!(column.0);
+        value["right"] = targets_of(right);
+        value["wrong"] = targets_of(wrong);
+    }
     value
+}
+
+fn targets_of(copies: &[ColumnCopy]) -> Value {
+    copies.iter().map(|copy| copy.target.0).collect()
 }
