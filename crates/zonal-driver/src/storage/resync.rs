@@ -83,11 +83,11 @@ impl<H: TargetHost> TargetDriver<H> {
     pub async fn resync(
         &self,
         shard: ShardId,
-        workers: &impl ResyncThreads<H>,
+        threads: &impl ResyncThreads<H>,
     ) -> Result<ResyncRound, Refused> {
         let mut round = ResyncRound::default();
-        if self.resync_files(shard, true, workers, &mut round).await? {
-            self.resync_files(shard, false, workers, &mut round).await?;
+        if self.resync_files(shard, true, threads, &mut round).await? {
+            self.resync_files(shard, false, threads, &mut round).await?;
         }
         Ok(round)
     }
@@ -97,7 +97,7 @@ impl<H: TargetHost> TargetDriver<H> {
         &self,
         shard: ShardId,
         urgent: bool,
-        workers: &impl ResyncThreads<H>,
+        threads: &impl ResyncThreads<H>,
         round: &mut ResyncRound,
     ) -> Result<bool, Refused> {
         let (mut after, mut has_passed) = (Ino(0), false);
@@ -112,7 +112,7 @@ impl<H: TargetHost> TargetDriver<H> {
             files.retain(|(_, data)| is_urgent(&map, self.id, data) == urgent);
             has_passed |= files.len() < before;
             let queue = ResyncQueue::new(shard, files);
-            workers.fill(self, &queue, queue.workers()).await;
+            threads.fill(self, &queue, queue.threads()).await;
             round.add(queue.finish()?);
             match next {
                 Some(next) if next > after => after = next,

@@ -1,6 +1,6 @@
 //! Regions: objects that are written at the same time lie apart, each in runs of its own.
 //!
-//! Next-fit alone puts pieces of several objects in turn, as they come: with two copies, each column
+//! Next-fit alone puts pieces of several objects in turn, as they come. With two copies each column
 //! lies between the pieces of another column's copy. A reader of one then jumps over the other, and
 //! the kernel's readahead fetches both.
 //!

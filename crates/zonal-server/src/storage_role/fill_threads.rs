@@ -10,7 +10,7 @@ use zonal_driver::storage::{ResyncQueue, ResyncThreads, TargetDriver};
 pub(super) struct FillThreads;
 
 impl ResyncThreads<TargetDisk> for FillThreads {
-    async fn fill(&self, driver: &TargetDriver<TargetDisk>, queue: &ResyncQueue, workers: usize) {
+    async fn fill(&self, driver: &TargetDriver<TargetDisk>, queue: &ResyncQueue, threads: usize) {
         let work = || {
             if let Err(waits) = at_once(driver.resync_queued(queue)) {
                 queue.fail(waited(waits));
@@ -18,7 +18,7 @@ impl ResyncThreads<TargetDisk> for FillThreads {
         };
         thread::scope(|scope| {
             // Where the system gives no thread, this one does its work.
-            for _worker in 1..workers {
+            for _thread in 1..threads {
                 let builder = thread::Builder::new().name("target-fill".to_owned());
                 builder.spawn_scoped(scope, work).ok();
             }
