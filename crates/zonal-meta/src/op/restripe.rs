@@ -188,7 +188,7 @@ pub(crate) fn swap(
     let mut inode = tx.inode(ino)?;
     let mut other = tx.inode(copy)?;
     may_restripe(who, &inode)?;
-    check_copy(tx, &inode, &other)?;
+    check_copy(&inode, &other)?;
     // A loss of power may take changes of an earlier life, and others get their numbers.
     let is_same = copied.boot == tx.env.config.boot && copied.change == inode.change;
     let is_own = |holders: &BTreeSet<_>| holders.iter().eq([&tx.session]);
@@ -202,6 +202,9 @@ pub(crate) fn swap(
     }
     for of in [&inode, &other] {
         check_settled(of).map_err(|_code| ErrorCode::WouldBlock)?;
+    }
+    if other.size > inode.size || !inline_data::stored(tx, &other)?.is_empty() {
+        return Err(ErrorCode::Invalid);
     }
     // The manager looks through all files once for each target that leaves, by their numbers.
     if has_leaving(tx.env.map, &other.layout) {
@@ -224,15 +227,13 @@ pub(crate) fn swap(
 }
 
 /// Refuses a file that cannot be a copy made by [`begin`].
-fn check_copy(tx: &Tx<'_>, inode: &Inode, copy: &Inode) -> Result<()> {
+fn check_copy(inode: &Inode, copy: &Inode) -> Result<()> {
     let fits = copy.ino != inode.ino
         && copy.is_file()
         && copy.has(FLAG_ORPHAN)
         && copy.has(FLAG_UNLINKABLE)
         && copy.ino.partition() == inode.ino.partition()
-        && copy.layout.inline_bytes() == inode.layout.inline_bytes()
-        && copy.size <= inode.size
-        && inline_data::stored(tx, copy)?.is_empty();
+        && copy.layout.inline_bytes() == inode.layout.inline_bytes();
     match fits {
         true => Ok(()),
         false => Err(ErrorCode::Invalid),
