@@ -133,9 +133,7 @@ fn file_with(cell: &mut Cell, client: &mut Client, data_id: DataId) -> Option<In
 #[test]
 fn a_file_gets_the_new_set_and_keeps_all_else() {
     let (mut cell, mut client, home, f) = grown();
-    client
-        .setxattr(&mut cell, f, "user.x", b"kept", 0)
-        .unwrap();
+    client.setxattr(&mut cell, f, "user.x", b"kept", 0).unwrap();
     client.link(&mut cell, f, home, "g").unwrap();
     let old = data_of(&mut cell, &mut client, f);
     let before = client.attr(&mut cell, f).unwrap();
@@ -307,7 +305,9 @@ fn the_log_alone_gives_a_replica_the_same_state() {
     swap(&mut cell, &mut client, f, copy).unwrap();
     // The attributes were read since: the effect is that of the last change.
     let swapped = cell.stores[1].kv.clone();
-    let changed = swapped.iter().filter(|(key, of)| replica.get(*key) != Some(of));
+    let changed = swapped
+        .iter()
+        .filter(|(key, of)| replica.get(*key) != Some(of));
     assert!(changed.count() >= 4, "two inodes, two data ids");
     apply(&mut replica, &cell.last_effect);
     assert_eq!(replica, swapped);
@@ -347,7 +347,9 @@ fn only_the_owner_may_and_a_file_that_grants_rights_is_roots() {
     let (stranger, _) = client.create_open(&mut cell, home, "s").unwrap();
     assert_eq!(swap(&mut cell, &mut client, f, stranger), Err(Invalid));
     assert_eq!(swap(&mut cell, &mut client, f, f), Err(Invalid));
-    client.setxattr(&mut cell, f, "security.capability", b"cap", 0).unwrap();
+    client
+        .setxattr(&mut cell, f, "security.capability", b"cap", 0)
+        .unwrap();
     owner.sequence = client.sequence;
     assert_eq!(swap(&mut cell, &mut owner, f, copy), Err(NotPermitted));
     client.sequence = owner.sequence;
@@ -373,18 +375,31 @@ fn a_new_layout_on_a_target_that_leaves_is_refused() {
 fn files_of_nodes_are_left_and_counts_of_directories_are_followed() {
     let (mut cell, mut client, home, f) = grown();
     let root = "zonal.layout";
-    client.setxattr(&mut cell, home, root, b"placement=node", 0).unwrap();
+    client
+        .setxattr(&mut cell, home, root, b"placement=node", 0)
+        .unwrap();
     assert_eq!(begin(&mut cell, &mut client, f, home), Err(NotSupported));
-    client.setxattr(&mut cell, home, root, b"count=2", 0).unwrap();
+    client
+        .setxattr(&mut cell, home, root, b"count=2", 0)
+        .unwrap();
     let (_, data) = begin(&mut cell, &mut client, f, home).unwrap();
     assert_eq!(data.layout.components[0].count, 2);
     // A file keeps the copies that it has.
-    client.setxattr(&mut cell, home, root, b"count=0", 0).unwrap();
+    client
+        .setxattr(&mut cell, home, root, b"count=0", 0)
+        .unwrap();
     let request = client.create_request(home, "two", NewKind::File, 0o644, false);
-    client.setxattr(&mut cell, home, root, b"redundancy=copies:2", 0).unwrap();
+    client
+        .setxattr(&mut cell, home, root, b"redundancy=copies:2", 0)
+        .unwrap();
     let two = entry_of(client.call(&mut cell, home, &request).unwrap()).unwrap();
-    client.setxattr(&mut cell, home, root, b"count=3", 0).unwrap();
+    client
+        .setxattr(&mut cell, home, root, b"count=3", 0)
+        .unwrap();
     let (_, data) = begin(&mut cell, &mut client, two.ino, home).unwrap();
     let component = &data.layout.components[0];
-    assert_eq!((component.count, component.redundancy.zone_copies()), (3, 2));
+    assert_eq!(
+        (component.count, component.redundancy.zone_copies()),
+        (3, 2)
+    );
 }

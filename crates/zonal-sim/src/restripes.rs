@@ -80,10 +80,12 @@ async fn set_count(client: &SimClient, dir: Ino, count: u64) -> Result<(), Error
     let (who, name) = (who(), b"zonal.layout");
     let text = client.begin().getxattr(&who, dir, name).await?;
     let text = String::from_utf8_lossy(&text).into_owned();
-    let words = text.split(' ').map(|word| match word.starts_with("count=") {
-        true => format!("count={count}"),
-        false => word.to_owned(),
-    });
+    let words = text
+        .split(' ')
+        .map(|word| match word.starts_with("count=") {
+            true => format!("count={count}"),
+            false => word.to_owned(),
+        });
     let text = words.collect::<Vec<_>>().join(" ");
     let call = client.begin();
     call.setxattr(&who, dir, name, text.as_bytes(), 0).await

@@ -23,7 +23,12 @@ fn seeds_are_good() {
         println!("{} in {} seeds: {count}", fault.name(), summary.seeds);
         assert!(count > 0, "{}", fault.name());
     }
-    for mark in ["ObjectShed", "LeftoverDeleted", "BytesSwapped", "SwapRefused"] {
+    for mark in [
+        "ObjectShed",
+        "LeftoverDeleted",
+        "BytesSwapped",
+        "SwapRefused",
+    ] {
         assert!(summary.coverage.marks.contains(mark), "{mark}");
     }
 }

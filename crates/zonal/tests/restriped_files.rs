@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 use verified_files::{Files, Programs, compare};
 use zonal_native::{Native, User};
 
-const BEFORE: (u16, u16) = (1, 2);
-const AFTER: (u16, u16) = (1, 4);
+const SHAPE: (u16, u16) = (1, 4);
+/// Servers that take no files at first.
+const LATER: [&str; 2] = ["storage1-3", "storage1-4"];
 const OPTIONS: [&str; 3] = ["--no-key", "--capacity", "512 MiB"];
 const WITHIN: Duration = Duration::from_secs(90);
 const MIB: usize = 1 << 20;
@@ -63,10 +64,41 @@ impl Drop for Mounted {
     }
 }
 
-/// Adds two servers, and waits until new files lie on all four.
+fn map(cell: &Cell) -> Value {
+    serde_json::from_str(&cell.runs(&["zone-map", "show", "--json"])).unwrap()
+}
+
+fn target_of(cell: &Cell, name: &str) -> String {
+    let address = Value::from(cell.address(name, false).to_string());
+    let map = map(cell);
+    let find = |list: &str, key: &str, wanted: &Value| {
+        let mut entries = map[list].as_array().unwrap().iter();
+        entries.find(|entry| entry[key] == *wanted).unwrap()["id"].clone()
+    };
+    let node = find("nodes", "address", &address);
+    find("targets", "node", &node).to_string()
+}
+
+/// A cell whose files lie on two of four targets.
+fn narrow_cell(name: &str) -> Cell {
+    let cell = Cell::with_shape(name, SHAPE, &OPTIONS);
+    for later in LATER {
+        cell.runs(&["target", "disuse", "--target", &target_of(&cell, later)]);
+    }
+    wait_for_width(&cell, 2);
+    cell
+}
+
+/// The zone gets its other two targets.
 fn grow(cell: &Cell) {
-    let up = cell.up_as(zonal(), AFTER, &OPTIONS);
-    assert_eq!(code(&up), 0, "{}", said(&up));
+    for later in LATER {
+        cell.runs(&["target", "use", "--target", &target_of(cell, later)]);
+    }
+    wait_for_width(cell, 4);
+}
+
+/// Waits until new files lie on so many targets.
+fn wait_for_width(cell: &Cell, width: usize) {
     let native = connect(cell);
     let begun = Instant::now();
     for number in 0.. {
@@ -74,7 +106,7 @@ fn grow(cell: &Cell) {
         write(&native, &path, b"where does a new file lie?");
         let count = count_of(&native, &path);
         native.unlink(&User::root(), &path).unwrap();
-        if count == 4 {
+        if count == width {
             return;
         }
         assert!(begun.elapsed() < WITHIN, "new files lie on {count} targets");
@@ -84,7 +116,9 @@ fn grow(cell: &Cell) {
 
 /// The number of targets of a file.
 fn count_of(native: &Native, path: &str) -> usize {
-    let text = native.get_xattr(&User::root(), path, b"zonal.layout").unwrap();
+    let text = native
+        .get_xattr(&User::root(), path, b"zonal.layout")
+        .unwrap();
     let text = String::from_utf8(text).unwrap();
     let mut words = text.split_ascii_whitespace();
     let count = words.find_map(|word| word.strip_prefix("count="));
@@ -120,7 +154,8 @@ fn check_stopped(cell: &Cell) {
 fn make_sparse(path: &Path) {
     let file = File::create(path).unwrap();
     file.write_all_at(&pattern(3)[..300_000], 0).unwrap();
-    file.write_all_at(&pattern(4)[..5_000], 2 * MIB as u64 + 77).unwrap();
+    file.write_all_at(&pattern(4)[..5_000], 2 * MIB as u64 + 77)
+        .unwrap();
     file.set_len(5 * MIB as u64).unwrap();
     file.sync_all().unwrap();
 }
@@ -130,11 +165,13 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
     if !can_mount() {
         return;
     }
-    let cell = Cell::with_shape("restriped", BEFORE, &OPTIONS);
+    let cell = narrow_cell("restriped");
     let mount = Mounted::of(&cell);
     let top = mount.0.join("d");
     fs::create_dir_all(top.join("sub")).unwrap();
-    let names = ["plain", "sub/deep", "one", "sparse", "small", "empty", "open"];
+    let names = [
+        "plain", "sub/deep", "one", "sparse", "small", "empty", "open",
+    ];
     for (seed, name) in ["plain", "sub/deep", "one"].into_iter().enumerate() {
         fs::write(top.join(name), pattern(seed)).unwrap();
     }
@@ -156,7 +193,10 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
     let counts = |native: &Native| names.map(|name| count_of(native, &format!("/d/{name}")));
     assert_eq!(counts(&native), [2; 7]);
     let (figures, text) = restriped(&cell, &top, FAILED);
-    assert_eq!((&figures["restriped"], &figures["in_use"]), (&6.into(), &1.into()));
+    assert_eq!(
+        (&figures["restriped"], &figures["in_use"]),
+        (&6.into(), &1.into())
+    );
     assert!(text.contains("d/open: is open"), "{text}");
     assert_eq!(counts(&native), [4, 4, 4, 4, 4, 4, 2]);
     assert_eq!(read_all(), bytes);
@@ -185,10 +225,16 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
     writer.write_all(b"more").unwrap();
     drop(writer);
     let (figures, _) = restriped(&cell, &top, 0);
-    assert_eq!((&figures["restriped"], &figures["current"]), (&1.into(), &6.into()));
+    assert_eq!(
+        (&figures["restriped"], &figures["current"]),
+        (&1.into(), &6.into())
+    );
     assert_eq!(counts(&native), [4; 7]);
     let (figures, _) = restriped(&cell, &top, 0);
-    assert_eq!((&figures["restriped"], &figures["current"]), (&0.into(), &7.into()));
+    assert_eq!(
+        (&figures["restriped"], &figures["current"]),
+        (&0.into(), &7.into())
+    );
     let more = [pattern(9), b"more".to_vec()].concat();
     assert!(fs::read(top.join("open")).unwrap() == more);
     // Programs write and truncate the moved files.
@@ -217,7 +263,11 @@ fn another_cell_is_refused() {
     fs::write(mount.0.join("f"), b"bytes").unwrap();
     let refused = restripe(&other, &mount.0.join("f")).output().unwrap();
     assert_ne!(code(&refused), 0);
-    assert!(said(&refused).contains("not in this cell"), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("not in this cell"),
+        "{}",
+        said(&refused)
+    );
     let (figures, _) = restriped(&cell, &mount.0.join("f"), 0);
     assert_eq!(figures["current"], 1);
 }
@@ -225,7 +275,11 @@ fn another_cell_is_refused() {
 /// Ends the sessions of killed commands, and waits until no file of theirs is left.
 fn end_sessions(cell: &Cell) {
     let listed: Value = serde_json::from_str(&cell.runs(&["session", "ls", "--json"])).unwrap();
-    let all = listed["clients"].as_array().or(listed.as_array()).unwrap().clone();
+    let all = listed["clients"]
+        .as_array()
+        .or(listed.as_array())
+        .unwrap()
+        .clone();
     for client in all {
         if client["name"].as_str().unwrap().starts_with("fs restripe") {
             let id = client["client"].as_str().unwrap().to_owned();
@@ -247,7 +301,7 @@ fn kills_and_programs_beside_it_lose_nothing() {
     if !can_mount() {
         return;
     }
-    let cell = Cell::with_shape("restriped-kills", BEFORE, &OPTIONS);
+    let cell = narrow_cell("restriped-kills");
     let native = connect(&cell);
     let mut files = Files::new();
     for (dir, redundancy) in [("/once", "none"), ("/twice", "copies:2")] {
@@ -282,7 +336,10 @@ fn kills_and_programs_beside_it_lose_nothing() {
         assert!(begun.elapsed() < WITHIN, "files are in use for ever");
     }
     let (figures, _) = restriped(&cell, &mount.0, 0);
-    assert_eq!((&figures["restriped"], &figures["current"]), (&0.into(), &files.len().into()));
+    assert_eq!(
+        (&figures["restriped"], &figures["current"]),
+        (&0.into(), &files.len().into())
+    );
     compare(&cell, &files, 2);
     for path in files.keys() {
         assert_eq!(count_of(&native, path), 4, "{path}");
@@ -292,7 +349,11 @@ fn kills_and_programs_beside_it_lose_nothing() {
     let most = 4 * files.len() + 4 * files.keys().filter(twice).count();
     let begun = Instant::now();
     while objects(&cell) > most as u64 {
-        assert!(begun.elapsed() < WITHIN, "{} objects of {most}", objects(&cell));
+        assert!(
+            begun.elapsed() < WITHIN,
+            "{} objects of {most}",
+            objects(&cell)
+        );
         std::thread::sleep(Duration::from_millis(500));
     }
     drop(native);

@@ -144,8 +144,8 @@ fn layout_of_copy(
     }
     // Where the manager does not open the newest sets, files get older ones.
     let is_known = |of: &Component| tx.env.map.set(of.set).is_some();
-    let is_older = layout.components.iter().all(is_known)
-        && !is_current(tx.env.map, &layout, &policy, zone);
+    let is_older =
+        layout.components.iter().all(is_known) && !is_current(tx.env.map, &layout, &policy, zone);
     match is_older {
         true => Err(ErrorCode::WouldBlock),
         false => Ok(layout),

@@ -124,16 +124,20 @@ fn run(
     };
     copy_work::run(&work, args.jobs, feed, |job| run.one(job));
     for _round in 0..ROUNDS {
-        let later = std::mem::take(&mut lock(&run.counts).later);
-        if later.is_empty() || !run.pauses() {
+        if lock(&run.counts).later.is_empty() || !run.pauses() {
             break;
         }
+        let later = std::mem::take(&mut lock(&run.counts).later);
         lock(&run.counts).in_use -= later.len() as u64;
         let feed = |feed: &dyn Fn(RestripeJob)| later.into_iter().for_each(feed);
         copy_work::run(&work, args.jobs, feed, |job| run.one(job));
     }
     let Restripe { counts, .. } = run;
     let counts = counts.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for job in counts.later.iter().filter(|_| args.verbose) {
+        let path = console::path(&job.path);
+        console::note(format_args!("{path}: is open, or was changed meanwhile"));
+    }
     report(&counts, telling.json);
     work.finish(false)?;
     outcome(&counts)
@@ -209,7 +213,6 @@ impl Restripe<'_> {
             }
             Restriped::InUse => {
                 counts.in_use += 1;
-                tell("is open, or was changed meanwhile");
                 if counts.later.len() < LATER_MAX {
                     counts.later.push(job);
                 }
