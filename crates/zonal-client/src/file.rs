@@ -178,6 +178,12 @@ impl<N: Net> File<N> {
         self.state().size
     }
 
+    /// Number of its first bytes that its shard keeps.
+    #[must_use]
+    pub fn inline_bytes(&self) -> u64 {
+        self.state().data.layout.inline_bytes().into()
+    }
+
     /// Returns a loss that no write has reported yet, before a write through an open with the state
     /// `told`.
     ///
@@ -267,6 +273,12 @@ impl<N: Net> FileState<N> {
             && data.layout.layout_gen >= self.data.layout.layout_gen
         {
             let before = std::mem::replace(&mut self.data, data);
+            let is_other = !before.layout.data_ids().eq(self.data.layout.data_ids());
+            if is_other && (self.report.is_some() || self.reporting.is_some()) {
+                // The file got the bytes of a copy while this client's session had expired. Writes
+                // that the shard had not heard of may be missing there.
+                self.failures.note(ErrorCode::Io);
+            }
             if self.data.truncate_seq > before.truncate_seq {
                 // Targets refuse older writes that arrive after this.
                 self.unsure_end = 0;

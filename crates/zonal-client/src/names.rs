@@ -11,6 +11,7 @@ mod locate;
 mod lock_retries;
 mod locks;
 mod open;
+mod restripe;
 mod root_names;
 mod xattrs;
 
@@ -18,6 +19,7 @@ pub use directories::ListingPage;
 pub use events::PolledEvents;
 pub use locate::Located;
 pub use locks::{LockOutcome, RequeuedLock};
+pub use restripe::CopiedState;
 
 use crate::cell::session::Link;
 use crate::client::ClientCall;

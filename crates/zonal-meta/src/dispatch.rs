@@ -104,6 +104,7 @@ fn run_creation(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             };
             op::tmpfile::tmpfile(tx, who, *parent, (*mode, *umask), site, *exclusive)
         }
+        MetaRequest::BeginRestripe { who, ino, dir } => op::restripe::begin(tx, who, *ino, *dir),
         _ => run_change(tx, request),
     }
 }
@@ -205,6 +206,19 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             op::stale_copies::mend(tx, of, by, *allocated_delta, relocated)
         }
         MetaRequest::RelocateObjects { .. } => run_relocation(tx, request),
+        MetaRequest::SwapBytes {
+            who,
+            ino,
+            copy,
+            change,
+            boot,
+        } => {
+            let copied = op::restripe::Copied {
+                change: *change,
+                boot: *boot,
+            };
+            op::restripe::swap(tx, who, (*ino, *copy), copied)
+        }
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }

@@ -83,6 +83,11 @@ impl OpenFile {
         self.file.ino
     }
 
+    /// Number of the file's first bytes that its shard keeps.
+    pub(crate) fn inline_bytes(&self) -> u64 {
+        self.file.inline_bytes()
+    }
+
     fn begin_read(&self) -> Result<Call<'_>, Error> {
         let call = self.inner.begin()?;
         match self.options.may_read() {

@@ -37,7 +37,7 @@ pub use background::{Background, Listener, Signal};
 pub use block_on::block_on;
 pub use error::{ConnectError, Error};
 pub use file::{Lock, LockKind, OpenFile, Wait, Whence};
-pub use native::{ConnectOptions, Native, NewTime, ReadDir, ReadDirEntry};
+pub use native::{ConnectOptions, Native, NewTime, ReadDir, ReadDirEntry, Restriped};
 pub use open::OpenOptions;
 pub use read_sink::ReadSink;
 pub use transport::{RealNet, RealPending};

@@ -30,6 +30,7 @@ pub mod planted_bugs;
 pub mod program_set;
 pub mod replica_node;
 pub mod report;
+pub mod restripes;
 pub mod rng;
 pub mod scenario;
 pub mod storage_node;

@@ -375,6 +375,10 @@ impl Run {
             let more = more_copies(world.clone(), self.programs.clone(), rng.fork(7));
             world.clock.spawn(NETWORK, more);
         }
+        if plan.drains && rng.chance(600) {
+            let commands = crate::restripes::order(world.clone(), rng.fork(8));
+            world.clock.spawn(NETWORK, commands);
+        }
         let over = || world.running() == 0 || !self.is_good();
         let safety = world.clock.now().plus_ms(SAFETY_MS);
         world.clock.run(safety, over);

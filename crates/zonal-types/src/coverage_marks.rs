@@ -169,6 +169,10 @@ marks! {
     TruncationOfUnsure,
     /// A caller gave up an operation while it waited.
     OperationGivenUp,
+    /// A file got the bytes of its copy with another layout.
+    BytesSwapped,
+    /// A file that is to get other bytes is in use, or was changed while they were copied.
+    SwapRefused,
 }
 
 #[cfg(feature = "marks")]

@@ -75,6 +75,23 @@ impl<N: Net> ClientCall<'_, N> {
         self.opening(parent, &request).await
     }
 
+    /// Makes and opens a file without a name for the bytes of `ino`, with the layout that a new
+    /// file of `dir` gets now.
+    ///
+    /// # Errors
+    /// `Exists`: the file is striped so already. `Busy`: others have it open. `WouldBlock`: targets
+    /// have yet to fill, move or delete some of it. Others of the shard.
+    pub async fn begin_restripe(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        dir: Ino,
+    ) -> Result<OpenedFile<N>, ErrorCode> {
+        let who = who.clone();
+        let request = MetaRequest::BeginRestripe { who, ino, dir };
+        self.opening(ino, &request).await
+    }
+
     /// Opens a file.
     ///
     /// # Errors
@@ -112,7 +129,7 @@ impl<N: Net> ClientCall<'_, N> {
     /// Finishes another client's unconfirmed truncation of the file that this request truncates.
     async fn finish_truncate_before(&self, request: &MetaRequest) -> Result<(), ErrorCode> {
         let ino = match request {
-            MetaRequest::Open { ino, .. } => Some(*ino),
+            MetaRequest::Open { ino, .. } | MetaRequest::BeginRestripe { ino, .. } => Some(*ino),
             MetaRequest::Create {
                 who, parent, name, ..
             } => match self.lookup(who, *parent, name.clone()).await? {

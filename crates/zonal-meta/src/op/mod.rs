@@ -23,6 +23,7 @@ pub mod readlink;
 pub mod relocations;
 pub mod remove;
 pub mod rename;
+pub mod restripe;
 pub mod rmdir;
 pub mod setattr;
 pub mod stale_copies;

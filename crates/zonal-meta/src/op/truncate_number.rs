@@ -89,6 +89,17 @@ pub(crate) fn disown(tx: &mut Tx<'_>, inode: &mut Inode) -> Result<bool> {
     Ok(true)
 }
 
+/// Gives the number behind `last` to a file that gets other bytes, all of which lie before its end:
+/// it cuts nothing.
+///
+/// # Errors
+/// `FileTooBig`: no number is left.
+pub(crate) fn renumber(inode: &mut Inode, last: u64) -> Result<()> {
+    let next = truncation::next_truncation(last).ok_or(ErrorCode::FileTooBig)?;
+    set(inode, next, inode.size, false);
+    Ok(())
+}
+
 /// Notes that targets were written, perhaps behind the last number's end.
 pub(crate) fn note_write(inode: &mut Inode) {
     if inode.has(FLAG_UNPUSHED) {

@@ -45,6 +45,13 @@ impl MetaShard {
         scope: &Scope,
         request: &'r MetaRequest,
     ) -> Result<(Cow<'r, MetaRequest>, VisibleTree), ErrorCode> {
+        let is_of_command = matches!(
+            request,
+            MetaRequest::BeginRestripe { .. } | MetaRequest::SwapBytes { .. }
+        );
+        if is_of_command {
+            return Err(ErrorCode::NotPermitted);
+        }
         let mut request = Cow::Borrowed(request);
         if let Some(who) = request.who()
             && let Some(counted) = acting_user(scope, who)?
@@ -488,6 +495,8 @@ impl<'a> ScopeLookup<'a> {
             | MetaRequest::MirroredName { .. }
             | MetaRequest::MirroredNames { .. }
             // Sent by commands.
+            | MetaRequest::BeginRestripe { .. }
+            | MetaRequest::SwapBytes { .. }
             | MetaRequest::FileOf { .. }
             | MetaRequest::ReportShardLoad { .. }
             | MetaRequest::MorePartitions { .. }

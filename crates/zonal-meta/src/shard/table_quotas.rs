@@ -26,7 +26,8 @@ impl MetaShard {
         let (code, filled, max, own): (_, _, _, &dyn Fn() -> usize) = match request {
             MetaRequest::Open { .. }
             | MetaRequest::Create { open: true, .. }
-            | MetaRequest::Tmpfile { .. } => (
+            | MetaRequest::Tmpfile { .. }
+            | MetaRequest::BeginRestripe { .. } => (
                 ErrorCode::Overloaded,
                 self.opens.len(),
                 self.config.opens_max,

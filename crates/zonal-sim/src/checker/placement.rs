@@ -80,6 +80,15 @@ pub fn files(world: &World) -> Vec<Ino> {
     found.owners.values().map(|(inode, _)| inode.ino).collect()
 }
 
+/// The files of a cell that have names, each with a directory that has or had one of them.
+#[must_use]
+pub fn files_with_directories(world: &World) -> Vec<(Ino, Ino)> {
+    let found = Found::of(world);
+    let inodes = found.owners.values().map(|(inode, _)| inode);
+    let named = inodes.filter(|inode| inode.nlink > 0);
+    named.map(|inode| (inode.ino, inode.parent)).collect()
+}
+
 /// Files with an object of which something is to be deleted at a target that serves.
 #[must_use]
 pub fn files_with_leftovers(world: &World) -> Vec<Ino> {

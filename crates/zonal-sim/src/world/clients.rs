@@ -185,6 +185,11 @@ impl World {
         });
     }
 
+    /// Runs a task of a client, which ends when the client is killed. The run does not wait for it.
+    pub fn spawn_for_client(&self, index: usize, task: impl Future<Output = ()> + 'static) {
+        self.clock.spawn(CLIENT_GROUPS + index as u64, task);
+    }
+
     /// Number of programs that have not ended.
     #[must_use]
     pub fn running(&self) -> u64 {

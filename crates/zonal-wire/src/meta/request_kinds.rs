@@ -16,6 +16,8 @@ impl MetaRequest {
             Self::Sync
             | Self::MarkStale { .. }
             | Self::GiveUpPlace { .. }
+            // The bytes that are given away are deleted.
+            | Self::SwapBytes { .. }
             // So would one of a relocation that ended.
             | Self::MendCopy { .. }
             | Self::DisownBehind { .. }
@@ -37,6 +39,7 @@ impl MetaRequest {
             Self::Create { .. }
                 | Self::Mkdir { .. }
                 | Self::Tmpfile { .. }
+                | Self::BeginRestripe { .. }
                 | Self::Link { .. }
                 | Self::SetXattr { .. }
                 | Self::MakeDetachedDir { .. }
@@ -93,6 +96,8 @@ impl MetaRequest {
             | Self::DisownBehind { ino, .. }
             | Self::MarkStale { ino, .. }
             | Self::GiveUpPlace { ino, .. }
+            | Self::BeginRestripe { ino, .. }
+            | Self::SwapBytes { ino, .. }
             | Self::MendCopy { ino, .. }
             | Self::TakePrivileges { ino, .. }
             | Self::Lock { ino, .. }
@@ -109,13 +114,16 @@ impl MetaRequest {
     /// True where the request may make a new file.
     #[must_use]
     pub fn makes_file(&self) -> bool {
-        matches!(self, Self::Create { .. } | Self::Tmpfile { .. })
+        matches!(
+            self,
+            Self::Create { .. } | Self::Tmpfile { .. } | Self::BeginRestripe { .. }
+        )
     }
 
     /// True where the request changes durable state and so carries a slot and a sequence.
     #[must_use]
     pub fn is_mutation(&self) -> bool {
-        matches!(self.tag(), 30..=51)
+        matches!(self.tag(), 30..=53)
     }
 
     /// The user for whom the request is made, where it is subject to a user's rights.
@@ -131,6 +139,8 @@ impl MetaRequest {
             | Self::Create { who, .. }
             | Self::Mkdir { who, .. }
             | Self::Tmpfile { who, .. }
+            | Self::BeginRestripe { who, .. }
+            | Self::SwapBytes { who, .. }
             | Self::Unlink { who, .. }
             | Self::Rmdir { who, .. }
             | Self::Rename { who, .. }
@@ -161,6 +171,8 @@ impl MetaRequest {
             | Self::Create { who, .. }
             | Self::Mkdir { who, .. }
             | Self::Tmpfile { who, .. }
+            | Self::BeginRestripe { who, .. }
+            | Self::SwapBytes { who, .. }
             | Self::Unlink { who, .. }
             | Self::Rmdir { who, .. }
             | Self::Rename { who, .. }

@@ -287,6 +287,8 @@ pub fn meta_requests() -> Vec<MetaRequest> {
         M::DisownBehind { ino: file, reserves: true },
         M::TakePrivileges { who: who.clone(), ino: file },
         M::MarkStale { ino: file, targets: vec![TargetId(7), TargetId(9)] },
+        M::BeginRestripe { who: who.clone(), ino: file, dir },
+        M::SwapBytes { who: who.clone(), ino: file, copy: ino(20), change: 5, boot: 1 << 40 },
         M::GiveUpPlace { ino: file, target: TargetId(8) },
         M::Lock { ino: file, range: lock(), wait: true, waiter: 3, settled: 70 },
         M::Unlock { ino: file, range: lock() },

@@ -2,7 +2,7 @@
 
 pub(super) mod cat_stat;
 pub(super) mod connection;
-mod copy_work;
+pub(super) mod copy_work;
 mod download;
 mod du;
 mod find;

@@ -1,6 +1,7 @@
 //! `zonal layout`: shows and sets the striping of files, by the extended attribute `zonal.layout`.
 
 use super::layout_apply;
+use super::layout_restripe::{self, RestripeArgs};
 use super::output_args::ReportArgs;
 use crate::console;
 use crate::exit::Failure;
@@ -27,10 +28,15 @@ pub enum LayoutCommand {
     ///
     /// Files stay in use; their targets make the copies in the background. A file with as many
     /// copies or more is passed over. Run it again after an interruption.
+    ///
+    /// With --restripe files are striped anew instead, over the targets that their zone has now.
+    /// Those that are moved get all copies at once. A second run passes over what is done.
     Apply {
         /// Also the directories below, on the same file system
         #[arg(short, long)]
         recursive: bool,
+        #[command(flatten)]
+        restripe: RestripeArgs,
         #[command(flatten)]
         telling: ReportArgs,
         /// Files or directories of a mounted cell
@@ -77,9 +83,13 @@ impl LayoutCommand {
             Self::Show { paths, json } => show(&paths, json),
             Self::Apply {
                 recursive,
+                restripe,
                 telling,
                 paths,
-            } => layout_apply::apply(&paths, recursive, &telling),
+            } => match restripe.restripe {
+                true => layout_restripe::restripe(&paths, recursive, &restripe, &telling),
+                false => layout_apply::apply(&paths, recursive, &telling),
+            },
             Self::Set {
                 stripe_unit,
                 stripe_count,

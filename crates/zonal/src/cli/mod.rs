@@ -16,6 +16,7 @@ mod key;
 mod key_revoke;
 mod layout;
 mod layout_apply;
+mod layout_restripe;
 mod locate;
 mod man;
 mod meta;
