@@ -53,6 +53,8 @@ pub enum FaultKind {
     RebalanceEnded,
     /// A file got one copy more.
     CopiesAdded,
+    /// A file began to get fewer copies.
+    CopiesLowered,
     /// A target was lost for good.
     TargetLost,
     /// All storage servers of a zone ended for a while.
@@ -81,7 +83,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -106,6 +108,7 @@ impl FaultKind {
         Self::Rebalance,
         Self::RebalanceEnded,
         Self::CopiesAdded,
+        Self::CopiesLowered,
         Self::TargetLost,
         Self::ZoneAway,
         Self::FlippedBit,
@@ -147,6 +150,7 @@ impl FaultKind {
             Self::Rebalance => "rebalances",
             Self::RebalanceEnded => "rebalances ended",
             Self::CopiesAdded => "files with more copies",
+            Self::CopiesLowered => "files with fewer copies",
             Self::ZoneAway => "zones away",
             Self::TargetLost => "targets lost",
             Self::Move => "partitions moved",

@@ -16,13 +16,14 @@ fn seeds_are_good() {
         FaultKind::Rebalance,
         FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
+        FaultKind::CopiesLowered,
         FaultKind::TargetLost,
     ] {
         let count = summary.coverage.of(fault);
         println!("{} in {} seeds: {count}", fault.name(), summary.seeds);
         assert!(count > 0, "{}", fault.name());
     }
-    for mark in ["ObjectShed", "LeftoverDeleted"] {
+    for mark in ["ObjectShed", "LeftoverDeleted", "CopiesDropped"] {
         assert!(summary.coverage.marks.contains(mark), "{mark}");
     }
 }

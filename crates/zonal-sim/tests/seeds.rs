@@ -60,6 +60,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         FaultKind::Rebalance,
         FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
+        FaultKind::CopiesLowered,
         FaultKind::TargetLost,
         FaultKind::ZoneAway,
     ];
@@ -107,6 +108,9 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "FullPlaceGivenUp",
         "ObjectLeft",
         "LeftoverDeleted",
+        "CopyLeaves",
+        "CopiesDropped",
+        "LeavingCopyKept",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",

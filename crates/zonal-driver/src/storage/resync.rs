@@ -12,7 +12,7 @@
 //! *Cost* of a step: one call to another target, one commit, no flush. A file costs one flush and
 //! one call to its shard.
 
-use super::leftovers::leftovers_at;
+use super::leftovers::{LeftObjects, has_leaving};
 use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -156,14 +156,17 @@ impl<H: TargetHost> TargetDriver<H> {
                     has_passed = true;
                     continue;
                 }
-                if has_unfenced(&map, self.id, data) || leftovers_at(&map, self.id, data).1 {
+                let left = LeftObjects::at(&map, self.id, data);
+                if left.is_unfenced || has_unfenced(&map, self.id, data) {
                     round.left += 1;
                     round.unfenced += 1;
                     continue;
                 }
                 match self.resync_file(shard, *ino, data).await {
                     Ok(bytes) => {
-                        round.mended += 1;
+                        let goes_on = has_leaving(&map, self.id, data);
+                        round.left += u64::from(goes_on);
+                        round.mended += u64::from(!goes_on);
                         round.bytes += bytes;
                     }
                     Err(refused) => {
@@ -181,11 +184,15 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Fills the copies of a file, deletes what is left here, and makes the shard note it.
+    /// Fills the copies of a file, deletes what is left here, and makes the shard note it. The
+    /// shard sees by the message that no client reads a copy here which leaves.
     async fn resync_file(&self, shard: ShardId, ino: Ino, data: &FileData) -> Result<u64, Refused> {
         let map = self.host.map();
         let (mut delta, mut bytes) = (0_i64, 0);
         let mut relocated = self.delete_leftovers(&map, data).await?;
+        let (dropped, dropped_bytes) = self.count_dropped(&map, data)?;
+        relocated.extend(dropped);
+        delta = delta.saturating_sub_unsigned(dropped_bytes);
         for object in objects_to_fill(&map, self.id, data)? {
             let (filled, allocated) = self.fill_object(&map, &object).await?;
             bytes += filled;
@@ -372,7 +379,8 @@ fn is_urgent(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
     })
 }
 
-/// True where a target has to fill an object that clients may not know yet.
+/// True where a target has to fill an object that clients may not know yet, or has one that leaves
+/// and that clients may read.
 fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
     data.layout.components.iter().any(|component| {
         zonal_layout::places(component).any(|place| {
@@ -380,8 +388,10 @@ fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
             let is_its = map
                 .slot_of_place(component, place)
                 .is_some_and(|found| found.slot.target == target);
+            let is_filled = place_use(component, place) == PlaceUse::Filling;
+            let is_read = relocation.is_some_and(|of| of.state == RelocationState::Leaving);
             is_its
-                && place_use(component, place) == PlaceUse::Filling
+                && (is_filled || is_read)
                 && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
         })
     })
@@ -416,6 +426,10 @@ pub(super) fn own_ref(
     component: &Component,
     (target, object): (TargetId, Column),
 ) -> Option<ObjectRef> {
+    if object.0 >= zonal_layout::object_count(component) {
+        // Its copy is gone.
+        return None;
+    }
     let place = zonal_layout::main_place(component, object);
     let found = place_ref(map, data, component, place).ok()?;
     (found.target == target).then_some(found)

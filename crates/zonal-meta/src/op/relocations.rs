@@ -6,6 +6,7 @@
 //! changes.
 
 mod destinations;
+pub(super) mod leaving_copies;
 
 use super::{Result, new_inode};
 use crate::inode::Inode;
@@ -14,7 +15,7 @@ use crate::tx::Tx;
 use destinations::{Candidates, NoDestination};
 use std::collections::BTreeMap;
 use zonal_basics::SplitMix64;
-use zonal_layout::{PlaceUse, place_use, places_of_column, relocation_of};
+use zonal_layout::{place_use, places_of_column, relocation_of};
 use zonal_types::limits::RELOCATIONS_MAX;
 use zonal_types::{
     Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, Redundancy,
@@ -138,6 +139,9 @@ fn inos_behind(tx: &Tx<'_>, tag: u8, after: Ino) -> Result<(Vec<Ino>, bool)> {
 
 impl Pass<'_> {
     fn look_at(&mut self, inode: &mut Inode) {
+        if leaving_copies::advance(&mut inode.layout, self.map, None) {
+            self.counts.begun += 1;
+        }
         let layout = inode.layout.clone();
         let size = inode.size;
         for (known, own) in layout.components.iter().zip(&mut inode.layout.components) {
@@ -188,8 +192,12 @@ impl Pass<'_> {
                     self.counts.filling += 1;
                     self.counts.unfenced += 1;
                 }
-                RelocationState::Settled | RelocationState::Missing | RelocationState::Leftover => {
-                }
+                RelocationState::Settled
+                | RelocationState::Missing
+                | RelocationState::Leaving
+                | RelocationState::Unread
+                | RelocationState::Dropped
+                | RelocationState::Leftover => {}
             }
         }
     }
@@ -305,7 +313,7 @@ fn end_relocation(component: &mut Component, map: &ZoneMap, filled: &Relocation)
 
 /// Removes the records of an object, but for those of places where something is to be deleted.
 fn forget(component: &mut Component, object: Column) {
-    let is_kept = |of: &Relocation| of.object != object || of.state == RelocationState::Leftover;
+    let is_kept = |of: &Relocation| of.object != object || of.state.is_left();
     component.relocations.retain(is_kept);
 }
 
@@ -353,6 +361,10 @@ impl Pass<'_> {
                     Err(why) => self.count_stuck(why),
                 }
             }
+            // Its target has it leave.
+            Some(found) if found.state.is_leaving() && before == Some(target) => {
+                self.count_filling(component, &found);
+            }
             // It waits for the drain of the place before.
             Some(_filled) if new == Some(target) => self.count_stuck(NoDestination::Source),
             _ => {}
@@ -382,12 +394,11 @@ fn make_missing_elsewhere(
     }
 }
 
-/// Ends a relocation whose place before is gone for good, and forgets what is left there.
+/// Ends a relocation whose place before is gone for good, and forgets what is left at such places.
 fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
     let is_gone = |slot: &Slot| slot.state == SlotState::Out && map.is_gone_for_good(slot.target);
     component.relocations.retain(|of| {
-        let is_left = of.object == object && of.state == RelocationState::Leftover;
-        !(is_left && map.slot_of_relocation(of).is_some_and(is_gone))
+        !(of.state.is_left() && map.slot_of_relocation(of).is_some_and(is_gone))
     });
     let Some(found) = relocation_of(component, object).copied() else {
         return;
@@ -465,41 +476,82 @@ pub(super) fn give_up_at(inode: &mut Inode, map: &ZoneMap, target: TargetId) -> 
     Ok(true)
 }
 
-/// Gives a file the copies of its columns that a policy has more; their targets fill them. Fewer
-/// copies than it has are refused.
-///
-/// # Errors
-/// `NotSupported` for fewer copies. `Busy` while objects of the file move. `Range` where there are
-/// too few nodes, or no other zone takes a copy now.
-pub(super) fn add_copies(
-    tx: &mut Tx<'_>,
-    inode: &mut Inode,
-    policy: &StripePolicy,
-) -> Result<bool> {
-    let candidates = destinations::all(tx.env.map);
-    let mut layout = inode.layout.clone();
-    for component in &mut layout.components {
-        let before = zonal_layout::object_count(component);
-        let redundancy = raised(tx, component, policy)?;
-        if redundancy == component.redundancy {
-            continue;
-        }
-        let is_moving = |of: &Relocation| of.state.is_under_way();
-        if component.relocations.iter().any(is_moving) {
-            return Err(ErrorCode::Busy);
-        }
-        component.redundancy = redundancy;
-        let map = tx.env.map;
-        if !map.knows_sets(component) {
-            return Err(ErrorCode::NotReady);
-        }
-        for object in before..zonal_layout::object_count(component) {
-            place_missing(component, map, Column(object), &inode.layout, &candidates)?;
-        }
-        if component.relocations.len() > RELOCATIONS_MAX {
-            return Err(ErrorCode::Range);
+/// The copies that a file's layout is to have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct WantedCopies<'a> {
+    pub(super) policy: &'a StripePolicy,
+    /// The policy names the copies in the file's own zone; else they stay as they are.
+    pub(super) has_copies: bool,
+    /// It names the copy in another zone, or that there is none.
+    pub(super) has_zone: bool,
+}
+
+/// The change of a component's copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CopyChange {
+    None,
+    More,
+    /// These stay: so many in the file's own zone, and the one in another zone.
+    Fewer(u16, bool),
+}
+
+impl WantedCopies<'_> {
+    /// The change of a component. Copies that go count no more.
+    ///
+    /// # Errors
+    /// `NotSupported` where it is to have more of the one kind, and fewer of the other.
+    fn change_of(&self, component: &Component) -> Result<CopyChange> {
+        let (now, wanted) = (leaving_copies::staying(component), self.policy.redundancy);
+        let (of_zone, also) = (now.zone_copies(), now.also_zone().is_some());
+        let copies = if self.has_copies {
+            wanted.zone_copies()
+        } else {
+            of_zone
+        };
+        let wants_also = if self.has_zone {
+            wanted.also_zone().is_some()
+        } else {
+            also
+        };
+        let has_more = copies > of_zone || (wants_also && !also);
+        let has_fewer = copies < of_zone || (also && !wants_also);
+        match (has_more, has_fewer) {
+            (false, false) => Ok(CopyChange::None),
+            (true, false) => Ok(CopyChange::More),
+            (false, true) => Ok(CopyChange::Fewer(copies, wants_also)),
+            (true, true) => Err(ErrorCode::NotSupported),
         }
     }
+}
+
+/// Gives a file more copies of its columns, which their targets fill; or has copies go.
+///
+/// # Errors
+/// `Busy` while objects of the file move, or a copy that stays is not whole. `Range` where there
+/// are too few nodes, no other zone takes a copy now, or the records have no room. `NotSupported`
+/// where copies are to go that are before others, or some go and others come.
+pub(super) fn set_copies(
+    tx: &mut Tx<'_>,
+    inode: &mut Inode,
+    wanted: WantedCopies<'_>,
+) -> Result<bool> {
+    let mut layout = inode.layout.clone();
+    for component in &mut layout.components {
+        let change = wanted.change_of(component)?;
+        let is_moving = |of: &Relocation| of.state.is_under_way();
+        if change != CopyChange::None && component.relocations.iter().any(is_moving) {
+            return Err(ErrorCode::Busy);
+        }
+        match change {
+            CopyChange::None => {}
+            CopyChange::More => add_copies(tx, component, &inode.layout, wanted.policy)?,
+            CopyChange::Fewer(copies, also) => {
+                let stay = (copies, also);
+                leaving_copies::begin(component, &inode.layout, tx.env.map, stay)?;
+            }
+        }
+    }
+    leaving_copies::advance(&mut layout, tx.env.map, None);
     if layout == inode.layout {
         return Ok(false);
     }
@@ -508,14 +560,33 @@ pub(super) fn add_copies(
     Ok(true)
 }
 
+fn add_copies(
+    tx: &mut Tx<'_>,
+    component: &mut Component,
+    layout: &Layout,
+    policy: &StripePolicy,
+) -> Result<()> {
+    let candidates = destinations::all(tx.env.map);
+    let before = zonal_layout::object_count(component);
+    component.redundancy = raised(tx, component, policy)?;
+    let map = tx.env.map;
+    if !map.knows_sets(component) {
+        return Err(ErrorCode::NotReady);
+    }
+    for object in before..zonal_layout::object_count(component) {
+        place_missing(component, map, Column(object), layout, &candidates)?;
+    }
+    match component.relocations.len() > RELOCATIONS_MAX {
+        true => Err(ErrorCode::Range),
+        false => Ok(()),
+    }
+}
+
 /// The redundancy of a component with the copies that a policy has more.
 fn raised(tx: &mut Tx<'_>, component: &Component, policy: &StripePolicy) -> Result<Redundancy> {
     let (mut redundancy, wanted) = (component.redundancy, policy.redundancy);
     let (now, copies) = (redundancy.zone_copies(), wanted.zone_copies());
     let also = redundancy.also_zone().map(|(zone, _)| zone);
-    if copies < now || (also.is_some() && wanted.also_zone().is_none()) {
-        return Err(ErrorCode::NotSupported);
-    }
     if copies > now {
         let map = tx.env.map;
         let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
@@ -663,14 +734,18 @@ pub(super) fn fill(
             !is_whole
         });
     }
-    // A target that has no place of the file any more needs no mark.
+    forget_unused_marks(layout, map);
+}
+
+/// A target that has no place of the file any more needs no mark.
+fn forget_unused_marks(layout: &mut Layout, map: &ZoneMap) {
     let components = layout.components.clone();
     let is_used = |target: &TargetId| {
         let mut components = components.iter();
         components.any(|component| {
             zonal_layout::places(component).any(|place| {
                 let slot = map.slot_of_place(component, place);
-                place_use(component, place) == PlaceUse::Main
+                place_use(component, place).is_kept_whole()
                     && slot.is_some_and(|of| of.slot.target == *target)
             })
         })
