@@ -64,8 +64,7 @@ impl<N: Net> FileState<N> {
         let delta = self.note_written(target, reply);
         let component = self.data.layout.components.get(component);
         let counts = component.is_none_or(|component| {
-            component.redundancy == Redundancy::None
-                || place_use(component, place).is_kept_whole()
+            component.redundancy == Redundancy::None || place_use(component, place).is_kept_whole()
         });
         if counts { delta } else { 0 }
     }

@@ -9,9 +9,7 @@
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_object::{Delete, ObjectId};
-use zonal_types::{
-    Column, DataId, ErrorCode, FileData, Ino, RelocationState, ShardId, TargetId,
-};
+use zonal_types::{Column, DataId, ErrorCode, FileData, Ino, RelocationState, ShardId, TargetId};
 use zonal_wire::MetaRequest;
 use zonal_zonemap::ZoneMap;
 

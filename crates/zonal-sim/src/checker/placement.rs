@@ -90,8 +90,7 @@ pub fn files_with_leftovers(world: &World) -> Vec<Ino> {
         component.relocations.iter().any(|of| {
             let slot = map.slot_of_relocation(of);
             of.state.is_leaving()
-                || of.state.is_left()
-                    && slot.is_some_and(|slot| !map.is_gone_for_good(slot.target))
+                || of.state.is_left() && slot.is_some_and(|slot| !map.is_gone_for_good(slot.target))
         })
     };
     let owners = found.owners.values();

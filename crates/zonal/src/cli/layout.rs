@@ -25,8 +25,8 @@ pub enum LayoutCommand {
     },
     /// Give existing files as many copies as new files of their directories get
     ///
-    /// Files stay in use; their targets make the copies in the background. A file with as many
-    /// copies or more is passed over. Run it again after an interruption.
+    /// Files stay in use; their targets make the copies, or delete them, in the background. A file
+    /// with as many copies is passed over. Run it again after an interruption.
     Apply {
         /// Also the directories below, on the same file system
         #[arg(short, long)]

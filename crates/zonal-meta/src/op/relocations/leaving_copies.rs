@@ -45,13 +45,7 @@ pub(super) fn begin(
     if !map.knows_sets(component) {
         return Err(ErrorCode::NotReady);
     }
-    let room = RELOCATIONS_MAX.saturating_sub(component.relocations.len());
-    let fit = room.checked_div(component.count.into()).unwrap_or(0);
-    let fit = u16::try_from(fit).unwrap_or(u16::MAX);
-    let kept = wanted.copies().max(now.copies().saturating_sub(fit));
-    if kept >= now.copies() {
-        return Err(ErrorCode::Range);
-    }
+    let kept = kept_of(component, wanted.copies()).ok_or(ErrorCode::Range)?;
     if !are_whole(component, layout, map, kept) {
         return Err(ErrorCode::Busy);
     }
@@ -69,6 +63,17 @@ pub(super) fn begin(
     }
     zonal_types::mark!(CopyLeaves);
     Ok(())
+}
+
+/// The copies that stay where `wanted` are to: more where the records of the others have no room.
+/// `None`: not one can go.
+fn kept_of(component: &Component, wanted: u16) -> Option<u16> {
+    let room = RELOCATIONS_MAX.saturating_sub(component.relocations.len());
+    let fit = room.checked_div(component.count.into()).unwrap_or(0);
+    let fit = u16::try_from(fit).unwrap_or(u16::MAX);
+    let now = component.redundancy.copies();
+    let kept = wanted.max(now.saturating_sub(fit));
+    (kept < now).then_some(kept)
 }
 
 /// True where the first `kept` copies of each column have all changes, and are in service.
@@ -162,9 +167,8 @@ fn has_none_whole(component: &Component, layout: &Layout, map: &ZoneMap) -> bool
     let would_do = |place: &Column| {
         let slot = map.slot_of_place(component, *place).map(|of| of.slot);
         place_use(component, *place) == PlaceUse::Leaving
-            && slot.is_some_and(|slot| {
-                slot.state != SlotState::Out && !layout.is_stale(slot.target)
-            })
+            && slot
+                .is_some_and(|slot| slot.state != SlotState::Out && !layout.is_stale(slot.target))
     };
     (0..component.count).any(|column| {
         let mut places = zonal_layout::places_of_column(component, column);
@@ -220,3 +224,6 @@ pub(in crate::op) fn note_counted(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
