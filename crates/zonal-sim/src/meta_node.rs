@@ -304,10 +304,7 @@ impl MetaNode {
         };
         let reply = reply.map(|reply| planted_bugs::pretend_mark(reply, unmarked));
         let reply = reply.map(|reply| match is_client {
-            true => {
-                let reply = planted_bugs::hide_relocations(self.plant, reply);
-                planted_bugs::drop_unfenced(self.plant, reply)
-            }
+            true => planted_bugs::hide_relocations(self.plant, reply),
             false => reply,
         });
         let Some(reply) = reply else {

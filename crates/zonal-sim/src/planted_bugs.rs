@@ -46,8 +46,6 @@ pub enum Plant {
     FillsAreEmpty,
     /// Shards do not tell clients of the new places of objects that move.
     RelocationsAreHidden,
-    /// Shards tell clients that copies are gone while others may read them.
-    CopiesGoUnfenced,
     /// When a file is closed, shards release all locks of its owner, even those of the next open
     /// file with the same owner's name.
     ClosesNameOwners,
@@ -89,7 +87,7 @@ pub enum Plant {
 }
 
 /// Names of all bugs, for the command line.
-pub const PLANTS: [(&str, Plant); 37] = [
+pub const PLANTS: [(&str, Plant); 36] = [
     ("replies-forgotten", Plant::ShardForgetsReplies),
     ("changes-lost", Plant::ShardLosesChanges),
     ("sync-nothing", Plant::SyncDoesNothing),
@@ -109,7 +107,6 @@ pub const PLANTS: [(&str, Plant); 37] = [
     ("marks-forgotten", Plant::MarksAreForgotten),
     ("fills-empty", Plant::FillsAreEmpty),
     ("relocations-hidden", Plant::RelocationsAreHidden),
-    ("copies-unfenced", Plant::CopiesGoUnfenced),
     ("closes-by-owner", Plant::ClosesNameOwners),
     ("take-backs-by-owner", Plant::TakeBacksNameOwners),
     ("ends-outlive-sessions", Plant::EndsOutliveSessions),

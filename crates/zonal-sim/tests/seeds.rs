@@ -255,8 +255,6 @@ fn finder(plant: Plant) -> (&'static str, Scenario) {
         // A new place misses a change, so that a byte is older than the model's, or than the one
         // that was read before. Targets refuse reads of an old place.
         Plant::RelocationsAreHidden => (": byte ", Scenario::Drains),
-        // A client reads a copy that others skip.
-        Plant::CopiesGoUnfenced => ("the model", Scenario::Drains),
         Plant::EndsOutliveSessions | Plant::LostAppendsAreRepeated => {
             ("records:", Scenario::Appends)
         }

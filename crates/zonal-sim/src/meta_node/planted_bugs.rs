@@ -89,28 +89,6 @@ pub(super) fn hide_relocations(plant: Plant, mut reply: MetaReply) -> MetaReply 
     reply
 }
 
-/// A planted bug: copies that go are gone for clients, while targets still serve those that may read
-/// them.
-pub(super) fn drop_unfenced(plant: Plant, mut reply: MetaReply) -> MetaReply {
-    if plant == Plant::CopiesGoUnfenced
-        && let MetaReply::Attr {
-            data: Some(data), ..
-        }
-        | MetaReply::Opened { data, .. } = &mut reply
-    {
-        for component in &mut data.layout.components {
-            let copies = zonal_layout::staying_copies(component);
-            let now = component.redundancy;
-            if copies < now.copies() && now.also_zone().is_none() {
-                component.redundancy = now.lowered(copies, false).unwrap_or(now);
-                let goes = |of: &Relocation| of.state.is_leaving();
-                component.relocations.retain(|of| !goes(of));
-            }
-        }
-    }
-    reply
-}
-
 /// Returns the effect after the planted bug: each fortieth effect loses its first change.
 pub(super) fn lose_change(
     plant: Plant,
