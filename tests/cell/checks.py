@@ -153,6 +153,41 @@ def _(c, d):
         c.zonal("layout", "set", "--stripe-count", every, f"{d}/t")
 
 
+@check("layout-apply", "existing files get as many copies as their directory has by now, more or fewer; a second run changes none", limit=600)
+def _(c, d):
+    os.mkdir(f"{d}/s")
+    names = [f"{d}/s/f{i}" for i in range(3)]
+    data = [pattern(i, MIB + 777) for i in range(3)]
+    for name, content in zip(names, data):
+        write(name, content)
+
+    def stored():
+        return sum(sum(on_targets(c, name).values()) for name in names)
+
+    one = stored()
+    for copies, more, fewer in ((3, 3, 0), (1, 0, 3), (2, 3, 0), (1, 0, 3)):
+        c.zonal("layout", "set", "--copies", str(copies), f"{d}/s")
+        end = time.monotonic() + 120
+        # Files of which copies are still made are named, and passed over.
+        done = c.zonal("layout", "apply", "-r", "--json", f"{d}/s", ok=False)
+        counts = json.loads(done.stdout)
+        changed = (counts["more"], counts["fewer"])
+        while done.returncode and time.monotonic() < end:
+            time.sleep(0.5)
+            done = c.zonal("layout", "apply", "-r", "--json", f"{d}/s", ok=False)
+            counts = json.loads(done.stdout)
+            changed = (changed[0] + counts["more"], changed[1] + counts["fewer"])
+        equal(changed, (more, fewer), f"files that get more and fewer copies, for {copies}")
+        again = json.loads(c.zonal("layout", "apply", "-r", "--json", f"{d}/s").stdout)
+        equal((again["changed"], again["unchanged"]), (0, 3), "counts of a second run")
+        while stored() != copies * one and time.monotonic() < end:
+            time.sleep(0.5)
+        equal(stored(), copies * one, f"bytes that targets store with {copies} copies")
+        drop_caches()
+        for name, content in zip(names, data):
+            true(read(name) == content, f"{name} is not what was written")
+
+
 @check("stripe-units", "stripe units of 64 KiB and of 64 MiB are stored as set; a smaller or larger unit, or no power of two, is refused")
 def _(c, d):
     for unit in (64 << 10, 64 * MIB):

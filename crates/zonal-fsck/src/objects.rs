@@ -261,6 +261,9 @@ impl<'a> ObjectJoin<'a> {
             }
             if right != Some(target) {
                 if may_be_left(self.map, component, Column(column), target) {
+                    if is_counted(self.map, component, Column(column), target) {
+                        blocks = blocks.saturating_add(own_blocks);
+                    }
                     continue;
                 }
                 let is_copy = group
@@ -362,9 +365,14 @@ pub fn component_of(data_id: DataId, owner: &DataOwner, relocations: Vec<Relocat
     }
 }
 
-/// The target of an object's main place: the one that clients read, and that a file counts.
+/// The target of an object's main place: the one that clients read, and that a file counts. `None`
+/// also for an object of a copy that the component had before.
 #[must_use]
 pub fn target_of(map: &ZoneMap, component: &Component, object: u16) -> Option<TargetId> {
+    if object >= zonal_layout::object_count(component) {
+        // Its copy is gone.
+        return None;
+    }
     let place = zonal_layout::main_place(component, Column(object));
     let found = map.slot_of_place(component, place)?;
     Some(found.slot.target)
@@ -385,6 +393,17 @@ pub fn is_drained(map: &ZoneMap, target: TargetId) -> bool {
         Some(state) => state == TargetState::Drained,
         None => slots.any(|slot| slot.target == target && slot.state == SlotState::Out),
     }
+}
+
+/// True where a target has an object of a copy that is gone, and its file counts the bytes still.
+#[must_use]
+pub fn is_counted(map: &ZoneMap, component: &Component, object: Column, target: TargetId) -> bool {
+    component.relocations.iter().any(|of| {
+        let slot = map.slot_of_relocation(of);
+        of.state == RelocationState::Dropped
+            && of.object == object
+            && slot.is_some_and(|slot| slot.target == target)
+    })
 }
 
 /// True where a target may have an object of a file that does not count. The object moves there, or

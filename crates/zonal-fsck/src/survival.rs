@@ -112,7 +112,7 @@ impl<'a> TargetService<'a> {
             targets: BTreeSet::new(),
         };
         for (component, copies) in self.columns(layout, size) {
-            let asked = component.redundancy.copies();
+            let asked = zonal_layout::staying_copies(component);
             let whole = u16::try_from(copies.whole.len()).unwrap_or(u16::MAX);
             let survival = match (whole, copies.away) {
                 (0, 0) => Survival::Lost,

@@ -26,7 +26,7 @@ pub use data_ranges::{ColumnRanges, MergedRanges, Seek, merge_data_ranges, next_
 pub use new_layout::{new_layout, on_slot, with_also_zone, with_inline};
 pub use places::{
     PlaceUse, leftovers, main_place, object_of, other_places, place_use, places, places_of_column,
-    relocation_of, slot_of_place,
+    relocation_of, slot_of_place, staying_copies,
 };
 pub use stripe::{
     LayoutError, Piece, check_component, component_pieces, copies_of_column, file_offset_of,

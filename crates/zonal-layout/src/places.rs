@@ -15,9 +15,20 @@ pub enum PlaceUse {
     Main,
     /// Its target fills it. It gets each change after the main places.
     Filling,
+    /// Its copy goes. It is not read, and no source of bytes. It gets each change as a main place
+    /// does, and is marked where it misses one.
+    Leaving,
     /// Its object moved away. It gets each change while its slot serves, for clients that do not
     /// know that.
     Left,
+}
+
+impl PlaceUse {
+    /// True where a place without a mark has each change.
+    #[must_use]
+    pub fn is_kept_whole(self) -> bool {
+        matches!(self, Self::Main | Self::Leaving)
+    }
 }
 
 /// The object of a place.
@@ -40,12 +51,23 @@ pub fn relocation_of(component: &Component, object: Column) -> Option<&Relocatio
 /// The places at which something of an object is to be deleted.
 pub fn leftovers(component: &Component) -> impl Iterator<Item = &Relocation> {
     let relocations = component.relocations.iter();
-    relocations.filter(|of| of.state == RelocationState::Leftover)
+    relocations.filter(|of| of.state.is_left())
+}
+
+/// Copies of a column that stay: those of which no object goes. They are the first ones.
+#[must_use]
+pub fn staying_copies(component: &Component) -> u16 {
+    let going = component.relocations.iter();
+    let going = going.filter(|of| of.state.is_leaving());
+    let first = going.map(|of| of.object.0 / component.count.max(1)).min();
+    let copies = component.redundancy.copies();
+    first.map_or(copies, |first| first.min(copies))
 }
 
 /// The new place of an object that is relocated.
 fn new_place(component: &Component, object: Column) -> Option<Column> {
-    relocation_of(component, object).filter(|of| of.state != RelocationState::Missing)?;
+    let has_two = |state| matches!(state, RelocationState::Filling | RelocationState::Filled);
+    relocation_of(component, object).filter(|of| has_two(of.state))?;
     object.0.checked_add(object_count(component)).map(Column)
 }
 
@@ -83,6 +105,7 @@ pub fn place_use(component: &Component, place: Column) -> PlaceUse {
         (Some(RelocationState::Filled), true) | (Some(RelocationState::Filling) | None, false) => {
             PlaceUse::Main
         }
+        (Some(state), false) if state.is_leaving() => PlaceUse::Leaving,
         _ => PlaceUse::Left,
     }
 }

@@ -14,7 +14,7 @@ use crate::peers::Peers;
 use crate::storage_role::Refused;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use zonal_layout::{file_offset_of, object_of};
+use zonal_layout::{file_offset_of, leftovers, object_of};
 use zonal_net::{Peer, Serial};
 use zonal_types::limits::{FILE_BYTES_MAX, GRANT_MS, GRANTS_KEPT_MAX};
 use zonal_types::{Component, DataId, ErrorCode, Instant};
@@ -117,7 +117,11 @@ impl Grants {
             object_of(component, place) == object.column
                 && found.is_some_and(|of| (of.set, of.number) == (object.set, object.slot))
         };
-        let is_of_file = places.any(is_at)
+        // A client may not know yet that the object has left the place.
+        let is_left = |of: &zonal_types::Relocation| {
+            (of.object, of.set, of.slot) == (object.column, object.set, object.slot)
+        };
+        let is_of_file = (places.any(is_at) || leftovers(component).any(is_left))
             && last < FILE_BYTES_MAX
             && file_offset_of(component, object.column, last) < FILE_BYTES_MAX;
         if is_of_file {

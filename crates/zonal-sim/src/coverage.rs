@@ -55,6 +55,8 @@ pub enum FaultKind {
     CopiesAdded,
     /// A file was striped anew.
     FileRestriped,
+    /// A file began to get fewer copies.
+    CopiesLowered,
     /// A target was lost for good.
     TargetLost,
     /// All storage servers of a zone ended for a while.
@@ -83,7 +85,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// All kinds.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::Loss,
         Self::Duplicate,
         Self::Slow,
@@ -109,6 +111,7 @@ impl FaultKind {
         Self::RebalanceEnded,
         Self::CopiesAdded,
         Self::FileRestriped,
+        Self::CopiesLowered,
         Self::TargetLost,
         Self::ZoneAway,
         Self::FlippedBit,
@@ -151,6 +154,7 @@ impl FaultKind {
             Self::RebalanceEnded => "rebalances ended",
             Self::CopiesAdded => "files with more copies",
             Self::FileRestriped => "files striped anew",
+            Self::CopiesLowered => "files with fewer copies",
             Self::ZoneAway => "zones away",
             Self::TargetLost => "targets lost",
             Self::Move => "partitions moved",

@@ -46,8 +46,8 @@ pub async fn order(world: Rc<World>, mut rng: SimRng) {
             take_zone_away(&world, &mut rng).await;
             continue;
         }
-        // Room for all copies on other targets, in each zone; some files get one copy more.
-        let least = usize::from(world.size().copies) + 2;
+        // Room for all copies on other targets, in each zone; some files get more copies.
+        let least = usize::from(world.size().copies_max()) + 1;
         let Some(target) = rng.pick(&serving).copied() else {
             continue;
         };

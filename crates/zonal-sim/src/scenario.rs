@@ -19,7 +19,9 @@ use crate::report::RunReport;
 use crate::rng::SimRng;
 use crate::storage_node::{LARGE, SMALL};
 use crate::world::{CellSize, World};
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use zonal_types::Ino;
 
 /// Longest simulated time of the safety phase, ms.
 const SAFETY_MS: u64 = 600_000;
@@ -372,8 +374,8 @@ impl Run {
             .spawn(NETWORK, look(world.clone(), self.programs.clone()));
         fault::begin(world, plan, &mut rng.fork(4));
         if plan.drains && rng.chance(500) {
-            let more = more_copies(world.clone(), self.programs.clone(), rng.fork(7));
-            world.clock.spawn(NETWORK, more);
+            let changes = change_copies(world.clone(), self.programs.clone(), rng.fork(7));
+            world.clock.spawn(NETWORK, changes);
         }
         if plan.drains && rng.chance(600) {
             let commands = crate::restripes::order(world.clone(), rng.fork(8));
@@ -481,9 +483,12 @@ impl Run {
     }
 }
 
-/// Gives files one copy more, while programs use them.
-async fn more_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) {
-    loop {
+/// Gives files more copies, and fewer again, while programs use them. Never fewer than they had at
+/// first: a target may be lost.
+async fn change_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) {
+    let (least, most) = (world.size().copies, world.size().copies_max());
+    let mut given: BTreeMap<Ino, u16> = BTreeMap::new();
+    while least < most {
         world.clock.sleep(rng.between(200, 6_000) * 1_000_000).await;
         if !world.faults_wanted() {
             return;
@@ -493,14 +498,31 @@ async fn more_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng
         let (Some(ino), Some(client)) = (rng.pick(&files).copied(), client) else {
             continue;
         };
-        let (copies, also_zone) = (world.size().copies + 1, world.size().also_zone);
-        let value = redundancy_words(copies, also_zone);
+        // Half of the files that have more get fewer.
+        let raised: Vec<Ino> = given
+            .iter()
+            .filter(|(_, copies)| **copies > least)
+            .map(|(ino, _)| *ino)
+            .collect();
+        let lowered = rng.pick(&raised).copied().filter(|_| rng.chance(500));
+        let (ino, copies) = match lowered {
+            Some(ino) => (ino, rng.between(least.into(), u64::from(most) - 1)),
+            None => (ino, rng.between(u64::from(least) + 1, most.into())),
+        };
+        let copies = u16::try_from(copies).unwrap_or(least);
+        let value = redundancy_words(copies, world.size().also_zone);
         let who = crate::workload::who();
         let call = client.begin();
-        let given = call.setxattr(&who, ino, b"zonal.layout", value.as_bytes(), 0);
+        let done = call.setxattr(&who, ino, b"zonal.layout", value.as_bytes(), 0);
         // The file may be removed, or its objects move.
-        if given.await.is_ok() {
-            world.network.count(FaultKind::CopiesAdded);
+        if done.await.is_ok() {
+            let before = given.insert(ino, copies).unwrap_or(least);
+            if copies > before {
+                world.network.count(FaultKind::CopiesAdded);
+            }
+            if copies < before {
+                world.network.count(FaultKind::CopiesLowered);
+            }
         }
     }
 }

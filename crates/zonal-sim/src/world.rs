@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use zonal_object::TargetConfig;
+use zonal_types::limits::COPIES_MAX;
 use zonal_types::{CellId, ErrorCode, NodeId, ShardId, TargetId, ZoneId};
 use zonal_zonemap::{MapEdit, ZoneMap};
 
@@ -70,7 +71,13 @@ impl CellSize {
         }
     }
 
-    /// True where a column has several objects.
+    /// The most copies that a run gives a file later, in its own zone.
+    #[must_use]
+    pub fn copies_max(&self) -> u16 {
+        (self.copies + 2).min(COPIES_MAX)
+    }
+
+    /// True where files have copies from the start.
     #[must_use]
     pub fn has_copies(&self) -> bool {
         self.copies > 1 || self.also_zone

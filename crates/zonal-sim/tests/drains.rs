@@ -17,6 +17,7 @@ fn seeds_are_good() {
         FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
         FaultKind::FileRestriped,
+        FaultKind::CopiesLowered,
         FaultKind::TargetLost,
     ] {
         let count = summary.coverage.of(fault);
@@ -26,6 +27,7 @@ fn seeds_are_good() {
     for mark in [
         "ObjectShed",
         "LeftoverDeleted",
+        "CopiesDropped",
         "BytesSwapped",
         "SwapRefused",
     ] {

@@ -61,6 +61,7 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         FaultKind::RebalanceEnded,
         FaultKind::CopiesAdded,
         FaultKind::FileRestriped,
+        FaultKind::CopiesLowered,
         FaultKind::TargetLost,
         FaultKind::ZoneAway,
     ];
@@ -110,6 +111,9 @@ fn seeds_with_faults_are_good_and_meet_every_kind_of_fault() {
         "LeftoverDeleted",
         "BytesSwapped",
         "SwapRefused",
+        "CopyLeaves",
+        "CopiesDropped",
+        "LeavingCopyKept",
         // Marks of the scenario `appends`, which runs by name only (tests/appends.rs).
         "EndLent",
         "EndRecalled",

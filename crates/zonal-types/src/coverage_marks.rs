@@ -150,6 +150,12 @@ marks! {
     ObjectLeft,
     /// A target deleted what was left of an object.
     LeftoverDeleted,
+    /// A shard had a file's copies go.
+    CopyLeaves,
+    /// A shard took copies out of a layout.
+    CopiesDropped,
+    /// A copy that was to go stayed, as no other one was whole.
+    LeavingCopyKept,
     /// A target took a part of a copy from another one.
     CopyFilled,
     /// A client changed a part of a copy while its target took it from another one.

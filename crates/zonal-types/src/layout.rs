@@ -171,6 +171,20 @@ impl Redundancy {
         }
     }
 
+    /// The same with fewer copies: the first ones. `copies`: those in the file's own zone. `also`:
+    /// with the one in another zone. `None` where a copy goes that is before one that stays.
+    #[must_use]
+    pub fn lowered(self, copies: u16, also: bool) -> Option<Self> {
+        let step = if copies > 1 { self.step() } else { 0 };
+        match self {
+            Self::AlsoZone { at, .. } if also => {
+                (at <= copies).then(|| self.with_zone_copies(copies, step))
+            }
+            Self::AlsoZone { at, .. } => (at >= copies).then_some(Self::Copies { copies, step }),
+            Self::None | Self::Copies { .. } => Some(Self::Copies { copies, step }),
+        }
+    }
+
     /// The redundancy of a policy with this number of objects of a column, where that is allowed.
     #[must_use]
     pub fn of_copies(copies: u16) -> Option<Self> {
@@ -211,6 +225,13 @@ codec_enum! {
         Missing = 4,
         /// The object has left the place, or never got there: what lies there is to be deleted.
         Leftover = 5,
+        /// The object goes, with its copy. It is not read. It gets each change, and is marked where
+        /// it misses one.
+        Leaving = 6,
+        /// As `Leaving`, and its target serves no client that may read it.
+        Unread = 7,
+        /// The object is gone from its component. What lies there still counts as the file's bytes.
+        Dropped = 8,
     }
 }
 
@@ -224,13 +245,25 @@ impl RelocationState {
     /// True where the target of the record's place has something to do.
     #[must_use]
     pub fn is_unfinished(self) -> bool {
-        self.is_filled_now() || self == Self::Leftover
+        self.is_filled_now() || self.is_left() || self.is_leaving()
     }
 
     /// True for the one record of an object that is on its way.
     #[must_use]
     pub fn is_under_way(self) -> bool {
-        matches!(self, Self::Filling | Self::Filled | Self::Missing)
+        matches!(self, Self::Filling | Self::Filled | Self::Missing) || self.is_leaving()
+    }
+
+    /// True where the object's copy goes.
+    #[must_use]
+    pub fn is_leaving(self) -> bool {
+        matches!(self, Self::Leaving | Self::Unread)
+    }
+
+    /// True where no object of the component is at the record's place.
+    #[must_use]
+    pub fn is_left(self) -> bool {
+        matches!(self, Self::Leftover | Self::Dropped)
     }
 }
 
@@ -278,7 +311,8 @@ pub struct Component {
     /// Redundancy.
     pub redundancy: Redundancy,
     /// Objects that lie elsewhere: for each at most one `Settled` record, and at most one that is
-    /// under way. `Leftover` records are of places that have no more than bytes to delete.
+    /// under way. `Dropped` and `Leftover` records are of places that have no more than bytes to
+    /// delete. The numbers of their objects may be those of copies that the component had before.
     /// A component without redundancy does not store this.
     pub relocations: Vec<Relocation>,
 }

@@ -55,7 +55,7 @@ impl ReportedOutages {
 /// The service of one copy of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CopyState {
-    /// It is read, and gets each change. The only copy always is.
+    /// It is read, and gets each change. The only copy always is. A copy that goes is not read.
     InService,
     /// Its target is out. It misses nothing yet: before the next change it is marked.
     Out,
@@ -81,7 +81,7 @@ impl<N: Net> Cell<N> {
         let Some(found) = map.slot_of_place(component, place) else {
             // The map is older than the layout; or the object has left the place.
             return match place_use(component, place) {
-                PlaceUse::Main => CopyState::InService,
+                PlaceUse::Main | PlaceUse::Leaving => CopyState::InService,
                 PlaceUse::Filling | PlaceUse::Left => CopyState::Stale,
             };
         };
@@ -90,8 +90,8 @@ impl<N: Net> Cell<N> {
         match (place_use(component, place), is_stale, is_out) {
             // The only copy is waited for.
             (PlaceUse::Main, false, _) if component.redundancy.copies() < 2 => CopyState::InService,
-            (PlaceUse::Main, false, true) => CopyState::Out,
-            (PlaceUse::Main, false, false) => CopyState::InService,
+            (PlaceUse::Main | PlaceUse::Leaving, false, true) => CopyState::Out,
+            (PlaceUse::Main | PlaceUse::Leaving, false, false) => CopyState::InService,
             (_, _, true) => CopyState::Stale,
             (_, _, false) => CopyState::Filling,
         }

@@ -11,17 +11,15 @@ use crate::client::ClientCall;
 use crate::file::batch::Batch;
 use crate::file::{File, FileState};
 use crate::transport::net::Net;
-use zonal_layout::{Piece, PlaceUse, object_count, object_of, place_use, places};
-use zonal_types::{
-    Column, Component, ErrorCode, Layout, Redundancy, Relocation, RelocationState, TargetId,
-};
+use zonal_layout::{Piece, object_count, object_of, place_use, places};
+use zonal_types::{Column, Component, ErrorCode, Layout, Redundancy, Relocation, TargetId};
 use zonal_wire::StorageReply;
 use zonal_zonemap::ZoneMap;
 
-/// Changes of a layout in which an object moves away and comes back, at least. Each move begins, is
-/// filled and settled, and the bytes left behind are deleted between. Its records are the same
-/// then.
-const CHANGES_OF_A_RETURN: u32 = 7;
+/// Changes of a layout in which an object leaves its place and comes back, at least. Its copy goes
+/// while its target is out, the bytes left behind are deleted, and a new copy is made and filled.
+/// Its records are the same then.
+const CHANGES_OF_A_RETURN: u32 = 4;
 
 /// The places of a layout's objects, by component.
 fn all_places(layout: &Layout) -> impl Iterator<Item = (usize, Column)> {
@@ -32,7 +30,7 @@ fn all_places(layout: &Layout) -> impl Iterator<Item = (usize, Column)> {
 /// The records that say where an object lies.
 fn records(component: &Component, object: Column) -> impl Iterator<Item = &Relocation> {
     let relocations = component.relocations.iter();
-    relocations.filter(move |of| of.object == object && of.state != RelocationState::Leftover)
+    relocations.filter(move |of| of.object == object && !of.state.is_left())
 }
 
 /// Places that a change may have missed which was placed by an older layout.
@@ -47,8 +45,9 @@ fn late_places(placed_by: &Layout, now: &Layout) -> Vec<(usize, Column)> {
             return true;
         };
         let object = object_of(now, *place);
+        // With another number of objects, new places have other numbers.
         changes >= CHANGES_OF_A_RETURN
-            || object.0 >= object_count(before)
+            || object_count(now) != object_count(before)
             || !records(before, object).eq(records(now, object))
     };
     all_places(now).filter(is_late).collect()
@@ -65,8 +64,7 @@ impl<N: Net> FileState<N> {
         let delta = self.note_written(target, reply);
         let component = self.data.layout.components.get(component);
         let counts = component.is_none_or(|component| {
-            component.redundancy == Redundancy::None
-                || place_use(component, place) == PlaceUse::Main
+            component.redundancy == Redundancy::None || place_use(component, place).is_kept_whole()
         });
         if counts { delta } else { 0 }
     }
@@ -83,12 +81,12 @@ impl<N: Net> FileState<N> {
     }
 }
 
-/// True where clients read an object of the file at this target.
+/// True where clients read an object of the file at this target, or may read it again.
 pub(crate) fn is_read_at(map: &ZoneMap, layout: &Layout, target: TargetId) -> bool {
     layout.components.iter().any(|component| {
         places(component).any(|place| {
             let found = map.slot_of_place(component, place);
-            place_use(component, place) == PlaceUse::Main
+            place_use(component, place).is_kept_whole()
                 && found.is_some_and(|found| found.slot.target == target)
         })
     })

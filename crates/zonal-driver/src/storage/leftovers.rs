@@ -1,5 +1,6 @@
 //! Leftovers: a target deletes what is left of objects that moved away, or that were to come here
-//! and stayed where they were (docs/rfcs/2026-11-27-relocations.md).
+//! and stayed where they were. So it does with objects of copies that are gone
+//! (docs/rfcs/2026-11-27-relocations.md). Before, it says how many bytes they have.
 //!
 //! *Invariant*: an object is deleted only by a map under which the target refuses each client that
 //! knows the place. The layout knows all of that map's epochs. So nobody reads the object, and no
@@ -8,27 +9,53 @@
 
 use super::{Refused, TargetDriver, TargetHost};
 use zonal_object::{Delete, ObjectId};
-use zonal_types::{Column, DataId, ErrorCode, FileData, Ino, ShardId, TargetId};
+use zonal_types::{Column, DataId, ErrorCode, FileData, Ino, RelocationState, ShardId, TargetId};
 use zonal_wire::MetaRequest;
 use zonal_zonemap::ZoneMap;
 
 /// An object of which something is left.
 type Left = (DataId, Column);
 
-/// Objects of a file that are left at a target, and whether clients may not know yet that nothing
-/// is there for them.
-pub(super) fn leftovers_at(map: &ZoneMap, target: TargetId, data: &FileData) -> (Vec<Left>, bool) {
-    let (mut left, mut unfenced) = (Vec::new(), false);
-    for component in &data.layout.components {
-        for record in zonal_layout::leftovers(component) {
-            let slot = map.slot_of_relocation(record);
-            if slot.is_some_and(|slot| slot.target == target) {
-                left.push((component.data_id, record.object));
-                unfenced |= !map.is_fenced(component, record.as_of);
+/// Objects of a file that left a target.
+#[derive(Debug, Default)]
+pub(super) struct LeftObjects {
+    /// To be deleted.
+    pub(super) leftover: Vec<Left>,
+    /// Their bytes count in the file.
+    pub(super) dropped: Vec<Left>,
+    /// Clients may not know yet that nothing is there for them.
+    pub(super) is_unfenced: bool,
+}
+
+impl LeftObjects {
+    pub(super) fn at(map: &ZoneMap, target: TargetId, data: &FileData) -> Self {
+        let mut left = Self::default();
+        for component in &data.layout.components {
+            for record in zonal_layout::leftovers(component) {
+                let slot = map.slot_of_relocation(record);
+                if slot.is_none_or(|slot| slot.target != target) {
+                    continue;
+                }
+                left.is_unfenced |= !map.is_fenced(component, record.as_of);
+                match record.state {
+                    RelocationState::Dropped => &mut left.dropped,
+                    _leftover => &mut left.leftover,
+                }
+                .push((component.data_id, record.object));
             }
         }
+        left
     }
-    (left, unfenced)
+}
+
+/// True where copies of a file leave the target, or are gone and to be counted: more is to be done
+/// after the shard's answer.
+pub(super) fn has_leaving(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
+    data.layout.relocations().any(|of| {
+        let slot = map.slot_of_relocation(of);
+        (of.state.is_leaving() || of.state == RelocationState::Dropped)
+            && slot.is_some_and(|slot| slot.target == target)
+    })
 }
 
 /// True where a layout names this target for the object.
@@ -70,12 +97,16 @@ impl<H: TargetHost> TargetDriver<H> {
         map: &ZoneMap,
         data: &FileData,
     ) -> Result<Vec<Left>, Refused> {
-        let (left, unfenced) = leftovers_at(map, self.id, data);
+        let LeftObjects {
+            leftover: left,
+            is_unfenced,
+            ..
+        } = LeftObjects::at(map, self.id, data);
         if left.is_empty() {
             return Ok(left);
         }
         let mut components = data.layout.components.iter();
-        if unfenced || !components.all(|of| map.knows_outages(of, data.as_of)) {
+        if is_unfenced || !components.all(|of| map.knows_outages(of, data.as_of)) {
             return Err(ErrorCode::StaleEpoch.into());
         }
         if left
@@ -90,5 +121,31 @@ impl<H: TargetHost> TargetDriver<H> {
         });
         self.delete(Delete::of_leftovers(ids.collect())).await?;
         Ok(left)
+    }
+
+    /// The objects of copies that are gone, and the bytes that they have here. No client changes
+    /// them any more.
+    ///
+    /// # Errors
+    /// `StaleEpoch` as [`Self::delete_leftovers`]; `Corrupt`.
+    pub(super) fn count_dropped(
+        &self,
+        map: &ZoneMap,
+        data: &FileData,
+    ) -> Result<(Vec<Left>, u64), Refused> {
+        let left = LeftObjects::at(map, self.id, data);
+        if !left.dropped.is_empty() && left.is_unfenced {
+            return Err(ErrorCode::StaleEpoch.into());
+        }
+        let mut bytes = 0_u64;
+        for (data_id, column) in &left.dropped {
+            let id = ObjectId {
+                data_id: *data_id,
+                column: *column,
+            };
+            let stat = self.lock().stat(self.host.store(), id)?;
+            bytes = bytes.saturating_add(stat.allocated);
+        }
+        Ok((left.dropped, bytes))
     }
 }

@@ -14,7 +14,6 @@
 //! one call to its shard.
 
 use super::fill_guard::FillStep;
-use super::leftovers::leftovers_at;
 use super::resync_queue::{ResyncQueue, ResyncThreads};
 use super::{ChangeSender, CopyBytes, Refused, TargetDriver, TargetHost, named};
 use std::ops::Range;
@@ -121,7 +120,8 @@ impl<H: TargetHost> TargetDriver<H> {
         }
     }
 
-    /// Fills the copies of a file, deletes what is left here, and makes the shard note it.
+    /// Fills the copies of a file, deletes what is left here, and makes the shard note it. The
+    /// shard sees by the message that no client reads a copy here which leaves.
     pub(super) async fn resync_file(
         &self,
         shard: ShardId,
@@ -131,6 +131,9 @@ impl<H: TargetHost> TargetDriver<H> {
         let map = self.host.map();
         let (mut delta, mut bytes) = (0_i64, 0);
         let mut relocated = self.delete_leftovers(&map, data).await?;
+        let (dropped, dropped_bytes) = self.count_dropped(&map, data)?;
+        relocated.extend(dropped);
+        delta = delta.saturating_sub_unsigned(dropped_bytes);
         for object in objects_to_fill(&map, self.id, data)? {
             let (filled, allocated) = self.fill_object(&map, &object).await?;
             bytes += filled;
@@ -320,20 +323,22 @@ fn is_urgent(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
     })
 }
 
-/// True where a target has to fill an object that clients may not know yet.
+/// True where a target has to fill an object that clients may not know yet, or has one that leaves
+/// and that clients may read.
 pub(super) fn has_unfenced(map: &ZoneMap, target: TargetId, data: &FileData) -> bool {
-    leftovers_at(map, target, data).1
-        || data.layout.components.iter().any(|component| {
-            zonal_layout::places(component).any(|place| {
-                let relocation = relocation_of(component, object_of(component, place));
-                let is_its = map
-                    .slot_of_place(component, place)
-                    .is_some_and(|found| found.slot.target == target);
-                is_its
-                    && place_use(component, place) == PlaceUse::Filling
-                    && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
-            })
+    data.layout.components.iter().any(|component| {
+        zonal_layout::places(component).any(|place| {
+            let relocation = relocation_of(component, object_of(component, place));
+            let is_its = map
+                .slot_of_place(component, place)
+                .is_some_and(|found| found.slot.target == target);
+            let is_filled = place_use(component, place) == PlaceUse::Filling;
+            let is_read = relocation.is_some_and(|of| of.state == RelocationState::Leaving);
+            is_its
+                && (is_filled || is_read)
+                && relocation.is_some_and(|of| !map.is_fenced(component, of.as_of))
         })
+    })
 }
 
 /// The copies of an object that have all changes and are in service, on other targets.
@@ -365,6 +370,10 @@ pub(super) fn own_ref(
     component: &Component,
     (target, object): (TargetId, Column),
 ) -> Option<ObjectRef> {
+    if object.0 >= zonal_layout::object_count(component) {
+        // Its copy is gone.
+        return None;
+    }
     let place = zonal_layout::main_place(component, object);
     let found = place_ref(map, data, component, place).ok()?;
     (found.target == target).then_some(found)

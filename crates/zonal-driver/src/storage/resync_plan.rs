@@ -2,8 +2,8 @@
 //!
 //! Marks are set while the target is out. So once it is back it asks all shards, and each again
 //! until nothing of its files is left. A shard that knew an old map may set a mark late: the
-//! target asks the shards of its zone again at times. It asks all each second while objects of
-//! other targets of its zone move.
+//! target asks the shards of its zone again at times, and seldom all. It asks all each second while
+//! objects of other targets of its zone move.
 
 use std::collections::BTreeSet;
 use zonal_types::{Epoch, Instant, ShardId, TargetId};
@@ -13,6 +13,8 @@ use zonal_zonemap::{Target, ZoneMap};
 const ASK_AGAIN_MS: u64 = 10_000;
 /// Time between two questions to the root's shard, ms.
 const ASK_ROOT_AGAIN_MS: u64 = 120_000;
+/// Time between two questions to all shards, ms: files of other zones get a copy here, or lose it.
+const ASK_ALL_AGAIN_MS: u64 = 600_000;
 /// As [`ASK_AGAIN_MS`], while objects of another target move to this one, ms.
 const ASK_FOR_MOVED_MS: u64 = 1_000;
 
@@ -24,6 +26,7 @@ pub struct ResyncPlan {
     left: BTreeSet<ShardId>,
     asked: Option<Instant>,
     asked_root: Option<Instant>,
+    asked_all: Option<Instant>,
 }
 
 impl ResyncPlan {
@@ -41,6 +44,7 @@ impl ResyncPlan {
             self.left = map.shards.iter().map(|shard| shard.id).collect();
             self.asked = Some(now);
             self.asked_root = Some(now);
+            self.asked_all = Some(now);
         }
         let zone_of = |target: &Target| map.node(target.node).map(|node| node.zone);
         let zone = map.target(target).and_then(zone_of);
@@ -68,6 +72,10 @@ impl ResyncPlan {
         if is_due(self.asked_root, pause) {
             self.asked_root = Some(now);
             self.left.insert(ShardId(0));
+        }
+        if is_due(self.asked_all, ASK_ALL_AGAIN_MS) {
+            self.asked_all = Some(now);
+            self.left.extend(map.shards.iter().map(|shard| shard.id));
         }
         self.left.iter().copied().collect()
     }

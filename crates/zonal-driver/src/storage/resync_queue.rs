@@ -1,5 +1,6 @@
 //! Files that a target has to fill, for several threads at once.
 
+use super::leftovers::{LeftObjects, has_leaving};
 use super::resync::{ResyncRound, has_unfenced};
 use super::{Refused, TargetDriver, TargetHost};
 use crate::joined_futures::all;
@@ -98,7 +99,9 @@ impl<H: TargetHost> TargetDriver<H> {
                 queue.fail(Refused::new(ErrorCode::Io, why));
                 return;
             }
-            if has_unfenced(&self.host.map(), self.id, &data) {
+            let map = self.host.map();
+            let left = LeftObjects::at(&map, self.id, &data);
+            if left.is_unfenced || has_unfenced(&map, self.id, &data) {
                 queue.with(|state| {
                     state.round.left += 1;
                     state.round.unfenced += 1;
@@ -111,7 +114,9 @@ impl<H: TargetHost> TargetDriver<H> {
             }
             queue.with(|QueueState { round, .. }| match filled {
                 Ok(bytes) => {
-                    round.mended += 1;
+                    let goes_on = has_leaving(&map, self.id, &data);
+                    round.left += u64::from(goes_on);
+                    round.mended += u64::from(!goes_on);
                     round.bytes += bytes;
                 }
                 Err(_refused) => round.left += 1,

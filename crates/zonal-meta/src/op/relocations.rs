@@ -6,22 +6,26 @@
 //! changes.
 
 mod destinations;
+pub(super) mod leaving_copies;
 mod refilled_copies;
+mod wanted_copies;
 
 pub(crate) use refilled_copies::refill;
 
-use super::{Result, new_inode};
+pub(super) use wanted_copies::{WantedCopies, set_copies};
+
+use super::Result;
 use crate::inode::Inode;
 use crate::keys;
 use crate::tx::Tx;
 use destinations::{Candidates, NoDestination};
 use std::collections::BTreeMap;
 use zonal_basics::SplitMix64;
-use zonal_layout::{PlaceUse, place_use, places_of_column, relocation_of};
+use zonal_layout::{place_use, relocation_of};
 use zonal_types::limits::RELOCATIONS_MAX;
 use zonal_types::{
     Column, Component, DataId, ErrorCode, Ino, Layout, LayoutGen, MapVersion, Redundancy,
-    Relocation, RelocationState, StripePolicy, StripeSetId, TargetId,
+    Relocation, RelocationState, StripeSetId, TargetId,
 };
 use zonal_wire::{MetaReply, RelocationPlan, TargetRoom};
 use zonal_zonemap::ZoneMap;
@@ -141,6 +145,9 @@ fn inos_behind(tx: &Tx<'_>, tag: u8, after: Ino) -> Result<(Vec<Ino>, bool)> {
 
 impl Pass<'_> {
     fn look_at(&mut self, inode: &mut Inode) {
+        if leaving_copies::advance(&mut inode.layout, self.map, None) {
+            self.counts.begun += 1;
+        }
         let layout = inode.layout.clone();
         let size = inode.size;
         for (known, own) in layout.components.iter().zip(&mut inode.layout.components) {
@@ -154,6 +161,7 @@ impl Pass<'_> {
                     }
                 }
                 _leaving => {
+                    self.count_dropped(known);
                     for object in zonal_layout::objects(known) {
                         self.relocate_object((own, &layout), size, object);
                     }
@@ -191,8 +199,12 @@ impl Pass<'_> {
                     self.counts.filling += 1;
                     self.counts.unfenced += 1;
                 }
-                RelocationState::Settled | RelocationState::Missing | RelocationState::Leftover => {
-                }
+                RelocationState::Settled
+                | RelocationState::Missing
+                | RelocationState::Leaving
+                | RelocationState::Unread
+                | RelocationState::Dropped
+                | RelocationState::Leftover => {}
             }
         }
     }
@@ -209,6 +221,20 @@ impl Pass<'_> {
         let map = self.map;
         for of in zonal_layout::leftovers(component) {
             if is_at(map, of, self.target) {
+                self.count_filling(component, of);
+            }
+        }
+    }
+
+    /// Counts objects of copies that are gone, of which the target has yet to say how many bytes
+    /// they have. One that is out does not say it.
+    fn count_dropped(&mut self, component: &Component) {
+        let map = self.map;
+        let dropped = component.relocations.iter();
+        for of in dropped.filter(|of| of.state == RelocationState::Dropped) {
+            let slot = map.slot_of_relocation(of);
+            let is_out = slot.is_none_or(|slot| slot.state == SlotState::Out);
+            if !is_out && is_at(map, of, self.target) {
                 self.count_filling(component, of);
             }
         }
@@ -308,7 +334,7 @@ fn end_relocation(component: &mut Component, map: &ZoneMap, filled: &Relocation)
 
 /// Removes the records of an object, but for those of places where something is to be deleted.
 fn forget(component: &mut Component, object: Column) {
-    let is_kept = |of: &Relocation| of.object != object || of.state == RelocationState::Leftover;
+    let is_kept = |of: &Relocation| of.object != object || of.state.is_left();
     component.relocations.retain(is_kept);
 }
 
@@ -356,6 +382,10 @@ impl Pass<'_> {
                     Err(why) => self.count_stuck(why),
                 }
             }
+            // Its target has it leave.
+            Some(found) if found.state.is_leaving() && before == Some(target) => {
+                self.count_filling(component, &found);
+            }
             // It waits for the drain of the place before.
             Some(_filled) if new == Some(target) => self.count_stuck(NoDestination::Source),
             _ => {}
@@ -385,13 +415,12 @@ fn make_missing_elsewhere(
     }
 }
 
-/// Ends a relocation whose place before is gone for good, and forgets what is left there.
+/// Ends a relocation whose place before is gone for good, and forgets what is left at such places.
 fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
     let is_gone = |slot: &Slot| slot.state == SlotState::Out && map.is_gone_for_good(slot.target);
-    component.relocations.retain(|of| {
-        let is_left = of.object == object && of.state == RelocationState::Leftover;
-        !(is_left && map.slot_of_relocation(of).is_some_and(is_gone))
-    });
+    component
+        .relocations
+        .retain(|of| !(of.state.is_left() && map.slot_of_relocation(of).is_some_and(is_gone)));
     let Some(found) = relocation_of(component, object).copied() else {
         return;
     };
@@ -466,115 +495,6 @@ pub(super) fn give_up_at(inode: &mut Inode, map: &ZoneMap, target: TargetId) -> 
     layout.layout_gen = LayoutGen(layout.layout_gen.0.saturating_add(1));
     inode.layout = layout;
     Ok(true)
-}
-
-/// Gives a file the copies of its columns that a policy has more; their targets fill them. Fewer
-/// copies than it has are refused.
-///
-/// # Errors
-/// `NotSupported` for fewer copies. `Busy` while objects of the file move. `Range` where there are
-/// too few nodes, or no other zone takes a copy now.
-pub(super) fn add_copies(
-    tx: &mut Tx<'_>,
-    inode: &mut Inode,
-    policy: &StripePolicy,
-) -> Result<bool> {
-    let candidates = destinations::all(tx.env.map);
-    let mut layout = inode.layout.clone();
-    for component in &mut layout.components {
-        let before = zonal_layout::object_count(component);
-        let redundancy = raised(tx, component, policy)?;
-        if redundancy == component.redundancy {
-            continue;
-        }
-        let is_moving = |of: &Relocation| of.state.is_under_way();
-        if component.relocations.iter().any(is_moving) {
-            return Err(ErrorCode::Busy);
-        }
-        component.redundancy = redundancy;
-        let map = tx.env.map;
-        if !map.knows_sets(component) {
-            return Err(ErrorCode::NotReady);
-        }
-        for object in before..zonal_layout::object_count(component) {
-            place_missing(component, map, Column(object), &inode.layout, &candidates)?;
-        }
-        if component.relocations.len() > RELOCATIONS_MAX {
-            return Err(ErrorCode::Range);
-        }
-    }
-    if layout == inode.layout {
-        return Ok(false);
-    }
-    layout.layout_gen = LayoutGen(layout.layout_gen.0.saturating_add(1));
-    inode.layout = layout;
-    Ok(true)
-}
-
-/// The redundancy of a component with the copies that a policy has more.
-fn raised(tx: &mut Tx<'_>, component: &Component, policy: &StripePolicy) -> Result<Redundancy> {
-    let (mut redundancy, wanted) = (component.redundancy, policy.redundancy);
-    let (now, copies) = (redundancy.zone_copies(), wanted.zone_copies());
-    let also = redundancy.also_zone().map(|(zone, _)| zone);
-    if copies < now || (also.is_some() && wanted.also_zone().is_none()) {
-        return Err(ErrorCode::NotSupported);
-    }
-    if copies > now {
-        let map = tx.env.map;
-        let set = map.set(component.set).ok_or(ErrorCode::NotReady)?;
-        let step = match redundancy.step() {
-            0 => map.copy_step(set, copies, component.data_id),
-            step => step,
-        };
-        redundancy = redundancy.with_zone_copies(copies, step);
-    }
-    if also.is_none() && wanted.also_zone().is_some() {
-        let set = new_inode::also_set(tx, policy, component.zone, component.data_id)?;
-        let set = set.ok_or(ErrorCode::Range)?;
-        redundancy = redundancy.with_also_zone(set.zone, set.set);
-    }
-    Ok(redundancy)
-}
-
-/// Notes a new object as missing, at its computed place or, where that has no room for one more
-/// copy, at another one.
-fn place_missing(
-    component: &mut Component,
-    map: &ZoneMap,
-    object: Column,
-    layout: &Layout,
-    candidates: &Candidates,
-) -> Result<()> {
-    // Until it has a place, it counts as missing at its computed one.
-    let computed = map.slot_of_place(component, object);
-    let computed = computed.map(|at| (at.set, at.number));
-    let before = component.relocations.len();
-    make_missing(component, map, object, computed.ok_or(ErrorCode::Corrupt)?);
-    if is_sound(component, map, object) {
-        return Ok(());
-    }
-    component.relocations.truncate(before);
-    let place = candidates.choose(component, layout, map, (object, 0));
-    let (place, _target) = place.map_err(|_why| ErrorCode::Range)?;
-    make_missing(component, map, object, place);
-    Ok(())
-}
-
-/// True where an object's place is on a target that takes files, and on no node with another copy.
-fn is_sound(component: &Component, map: &ZoneMap, object: Column) -> bool {
-    let node_of = |place| {
-        let target = map.slot_of_place(component, place)?.slot.target;
-        let found = map.target(target)?;
-        let is_good = found.state.takes_files()
-            && !map.is_out(target)
-            && !map.has_leftover(component, object, target);
-        Some((found.node, is_good))
-    };
-    let column = object.0 % component.count.max(1);
-    let mut others = places_of_column(component, column).filter(|place| *place != object);
-    node_of(object).is_some_and(|(node, is_good)| {
-        is_good && others.all(|other| node_of(other).is_none_or(|(other, _)| other != node))
-    })
 }
 
 /// The slot in which an object lies without a record.
@@ -666,14 +586,18 @@ pub(super) fn fill(
             !is_whole
         });
     }
-    // A target that has no place of the file any more needs no mark.
+    forget_unused_marks(layout, map);
+}
+
+/// A target that has no place of the file any more needs no mark.
+fn forget_unused_marks(layout: &mut Layout, map: &ZoneMap) {
     let components = layout.components.clone();
     let is_used = |target: &TargetId| {
         let mut components = components.iter();
         components.any(|component| {
             zonal_layout::places(component).any(|place| {
                 let slot = map.slot_of_place(component, place);
-                place_use(component, place) == PlaceUse::Main
+                place_use(component, place).is_kept_whole()
                     && slot.is_some_and(|of| of.slot.target == *target)
             })
         })

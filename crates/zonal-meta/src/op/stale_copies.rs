@@ -4,6 +4,7 @@
 //! *Invariant*: each column of a file with copies has one on a target without a mark, which was in
 //! service when the others were marked.
 
+use super::relocations::leaving_copies;
 use super::{Result, relocations};
 use crate::inode::Inode;
 use crate::keys;
@@ -80,6 +81,8 @@ pub(crate) fn mend(
         }
     }
     let before = inode.layout.clone();
+    let counted = (relocated, as_of);
+    leaving_copies::note_counted(&mut inode.layout, map, target, counted)?;
     if let Ok(place) = inode.layout.stale.binary_search(&target) {
         inode.layout.stale.remove(place);
         zonal_types::mark!(CopyMended);
@@ -88,6 +91,7 @@ pub(crate) fn mend(
     let deleted = (relocated, as_of);
     relocations::forget_deleted(&mut inode.layout, map, target, deleted);
     relocations::fill(&mut inode.layout, map, target, relocated, now);
+    leaving_copies::advance(&mut inode.layout, map, Some((target, as_of)));
     if inode.layout != before {
         let layout_gen = &mut inode.layout.layout_gen;
         *layout_gen = LayoutGen(layout_gen.0.saturating_add(1));
@@ -170,14 +174,28 @@ pub(crate) fn files_of(
 /// Files looked at for one reply.
 const STALE_FILES_AT_ONCE: usize = 64;
 
-/// Marks targets in the layout. False: nothing changed.
+/// Marks targets in the layout. False: nothing changed. Copies that go stay where a column would
+/// have no whole one without them.
 pub(super) fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<bool> {
+    let marked = mark_whole_in(inode, map, targets);
+    if marked != Err(ErrorCode::Io) {
+        return marked;
+    }
+    let mut kept = inode.clone();
+    if !leaving_copies::keep_all(&mut kept.layout) {
+        return marked;
+    }
+    let marked = mark_whole_in(&mut kept, map, targets)?;
+    *inode = kept;
+    Ok(marked)
+}
+
+fn mark_whole_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) -> Result<bool> {
     let layout = &inode.layout;
     let mut stale = layout.stale.clone();
     for component in &layout.components {
-        let of_columns = (0..component.count).map(|column| copies_of(component, column, map));
-        for copies in of_columns {
-            let copies = copies?;
+        for column in 0..component.count {
+            let copies = copies_of(component, column, map, PlaceUse::is_kept_whole)?;
             // The only copy is waited for.
             if copies.len() > 1 {
                 stale.extend(copies.iter().filter(|target| targets.contains(target)));
@@ -195,9 +213,10 @@ pub(super) fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) ->
     let is_no_use = |target: &TargetId| is_marked(target) || map.is_out(*target);
     for component in &layout.components {
         for column in 0..component.count {
-            let copies = copies_of(component, column, map)?;
-            let is_last = copies.iter().all(is_marked);
-            if is_last || (copies.len() > 1 && copies.iter().all(is_no_use)) {
+            let all = copies_of(component, column, map, PlaceUse::is_kept_whole)?;
+            let read = copies_of(component, column, map, |of| of == PlaceUse::Main)?;
+            let is_last = read.iter().all(is_marked);
+            if is_last || (all.len() > 1 && read.iter().all(is_no_use)) {
                 return Err(ErrorCode::Io);
             }
         }
@@ -211,13 +230,18 @@ pub(super) fn mark_in(inode: &mut Inode, map: &ZoneMap, targets: &[TargetId]) ->
     Ok(true)
 }
 
-/// The targets of a column's main places.
-fn copies_of(component: &Component, column: u16, map: &ZoneMap) -> Result<Vec<TargetId>> {
+/// The targets of a column's places of one use.
+fn copies_of(
+    component: &Component,
+    column: u16,
+    map: &ZoneMap,
+    is_of_use: impl Fn(PlaceUse) -> bool,
+) -> Result<Vec<TargetId>> {
     if !map.knows_sets(component) {
         return Err(ErrorCode::NotReady);
     }
     let places = zonal_layout::places_of_column(component, column);
-    let main = places.filter(|place| place_use(component, *place) == PlaceUse::Main);
+    let main = places.filter(|place| is_of_use(place_use(component, *place)));
     let target = |place| Some(map.slot_of_place(component, place)?.slot.target);
     let targets: Option<Vec<TargetId>> = main.map(target).collect();
     targets.ok_or(ErrorCode::Corrupt)

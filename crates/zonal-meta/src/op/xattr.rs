@@ -1,7 +1,9 @@
 //! Extended attributes: `user.*`, `trusted.*`, `security.*`, the two POSIX ACLs, and `zonal.layout`
 //! (a directory's policy or a file's layout as text, never listed).
 
-use super::{Result, policy, relocations};
+use super::relocations::leaving_copies::staying;
+use super::relocations::{self, WantedCopies};
+use super::{Result, policy};
 use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
 use crate::inode::{FLAG_OWN_POLICY, Inode};
 use crate::keys;
@@ -147,7 +149,12 @@ pub(crate) fn set(
         let policy = parse_policy(value)?;
         if !inode.is_dir() {
             let policy = policy.unwrap_or_default();
-            if inode.is_file() && relocations::add_copies(tx, &mut inode, &policy)? {
+            let wanted = WantedCopies {
+                policy: &policy,
+                has_copies: has_word(value, "redundancy="),
+                has_zone: has_word(value, "also_zone="),
+            };
+            if inode.is_file() && relocations::set_copies(tx, &mut inode, wanted)? {
                 inode.changed(tx.now.wall);
                 tx.save(inode);
             }
@@ -339,7 +346,7 @@ fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String
             "{gap}unit={} count={} {} zone={} set={} start={} data={}",
             component.unit,
             component.count,
-            redundancy_words(component.redundancy),
+            redundancy_words(staying(component)),
             component.zone,
             component.set,
             component.start_column,
@@ -347,6 +354,13 @@ fn layout_text(inode: &Inode, (targets, nodes): (usize, usize)) -> Option<String
         );
     }
     (!text.is_empty()).then_some(text)
+}
+
+/// True where a policy as text names this field.
+fn has_word(text: &[u8], name: &str) -> bool {
+    let text = std::str::from_utf8(text).unwrap_or_default();
+    let mut words = text.split_ascii_whitespace();
+    words.any(|word| word.starts_with(name))
 }
 
 /// Parses `unit=65536 count=2 redundancy=copies:2 placement=zone` (each may be missing; `count=0`

@@ -19,7 +19,7 @@ use zonal_fsck::{FindingKind, FindingPlace};
 use zonal_meta::check::{Fact, FileDataFact, Join as ShardJoin, JoinResult as OfShard, Scan};
 use zonal_meta::keys;
 use zonal_object::{KnownObject, ObjectId};
-use zonal_types::{Column, ErrorCode, Ino, KvRead, Relocation, TargetId};
+use zonal_types::{Column, ErrorCode, Ino, KvRead, Relocation, RelocationState, TargetId};
 use zonal_zonemap::ZoneMap;
 
 /// Time between two reports of progress during the pause.
@@ -156,8 +156,13 @@ fn look<'a>(
         };
         let relocations = seen.relocations.clone();
         let component = objects::component_of(seen.data.data_id, &owner, relocations);
-        for Column(column) in zonal_layout::objects(&component) {
-            let target = objects::target_of(&map, &component, column);
+        let counted = component.relocations.iter();
+        let counted = counted.filter(|of| of.state == RelocationState::Dropped);
+        let counted = counted.map(|of| (of.object, map.slot_of_relocation(of)));
+        let counted = counted.map(|(object, slot)| (object, slot.map(|slot| slot.target)));
+        let own = zonal_layout::objects(&component);
+        let own = own.map(|object| (object, objects::target_of(&map, &component, object.0)));
+        for (Column(column), target) in own.chain(counted) {
             if let Some(target) = target.filter(|target| is_asked(&map, *target)) {
                 let object = ObjectId {
                     data_id: component.data_id,

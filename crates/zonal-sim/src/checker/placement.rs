@@ -89,15 +89,17 @@ pub fn files_with_directories(world: &World) -> Vec<(Ino, Ino)> {
     named.map(|inode| (inode.ino, inode.parent)).collect()
 }
 
-/// Files with an object of which something is to be deleted at a target that serves.
+/// Files with an object of which something is to be deleted at a target that serves, or with copies
+/// that go.
 #[must_use]
 pub fn files_with_leftovers(world: &World) -> Vec<Ino> {
     let map = world.map.borrow().clone();
     let found = Found::of(world);
     let is_left = |component: &Component| {
-        zonal_layout::leftovers(component).any(|of| {
+        component.relocations.iter().any(|of| {
             let slot = map.slot_of_relocation(of);
-            slot.is_some_and(|slot| !map.is_gone_for_good(slot.target))
+            of.state.is_leaving()
+                || of.state.is_left() && slot.is_some_and(|slot| !map.is_gone_for_good(slot.target))
         })
     };
     let owners = found.owners.values();

@@ -26,8 +26,8 @@ pub enum LayoutCommand {
     },
     /// Give existing files as many copies as new files of their directories get
     ///
-    /// Files stay in use; their targets make the copies in the background. A file with as many
-    /// copies or more is passed over. Run it again after an interruption.
+    /// Files stay in use; their targets make the copies, or delete them, in the background. A file
+    /// with as many copies is passed over. Run it again after an interruption.
     ///
     /// With --restripe files are striped anew instead, over the targets that their zone has now.
     /// Those that are moved get all copies at once. A second run passes over what is done.

@@ -6,6 +6,7 @@ use crate::exit::{FAILED, Failure};
 use crate::mount::attributes;
 use crate::progress::ProgressMeter;
 use anyhow::Context;
+use rustix::io::Errno;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,9 +17,10 @@ const NAMED: usize = 5;
 /// Counts of a run.
 #[derive(Default)]
 struct ApplyCounts {
-    changed: u64,
+    more: u64,
+    fewer: u64,
     bytes: u64,
-    /// They have as many copies, or more.
+    /// They have as many copies, or are to have them.
     unchanged: u64,
     failed: Vec<String>,
     failures: u64,
@@ -61,20 +63,39 @@ pub fn apply(paths: &[PathBuf], recursive: bool, telling: &ReportArgs) -> anyhow
 fn report(counts: &ApplyCounts, as_json: bool) {
     if as_json {
         let shown = json!({
-            "changed": counts.changed,
+            "changed": counts.changed(),
+            "more": counts.more,
+            "fewer": counts.fewer,
             "bytes": counts.bytes,
             "unchanged": counts.unchanged,
             "failed": counts.failures,
         });
         return console::json(format_args!("{shown:#}"));
     }
-    let (changed, unchanged) = (counts.changed, counts.unchanged);
+    let (more, fewer, unchanged) = (counts.more, counts.fewer, counts.unchanged);
     console::line(format_args!(
-        "{changed} files get more copies, {unchanged} have as many"
+        "{more} files get more copies, {fewer} get fewer, {unchanged} have as many"
     ));
-    if changed > 0 {
+    if more > 0 {
         console::note("`zonal recovery --follow` shows when the copies are there");
     }
+    if fewer > 0 {
+        console::note("their targets free the space of the other copies within a minute");
+    }
+}
+
+impl ApplyCounts {
+    fn changed(&self) -> u64 {
+        self.more + self.fewer
+    }
+}
+
+/// The change of a file's copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CopyChange {
+    None,
+    More,
+    Fewer,
 }
 
 /// The copies of a file, or of new files of a directory.
@@ -107,20 +128,32 @@ impl LayoutCopies {
         }
     }
 
-    /// The layout to set for a file with these copies, so that it has all that are wanted, too.
-    /// `None` where it has them.
-    fn raised_to(&self, wanted: &Self) -> Option<String> {
-        let of_zone = self.of_zone.max(wanted.of_zone);
-        let also_zone = self.also_zone.as_ref().or(wanted.also_zone.as_ref());
-        if of_zone == self.of_zone && also_zone == self.also_zone.as_ref() {
+    fn count(&self) -> u16 {
+        self.of_zone + u16::from(self.also_zone.is_some())
+    }
+
+    /// The layout to set for a file with these copies, so that it has those that are wanted. A copy
+    /// in another zone than the wanted one stays there. `None` where it has them.
+    fn changed_to(&self, wanted: &Self) -> Option<(CopyChange, String)> {
+        let also_zone = match &wanted.also_zone {
+            Some(zone) => self.also_zone.as_ref().or(Some(zone)),
+            None => None,
+        };
+        if wanted.of_zone == self.of_zone && also_zone == self.also_zone.as_ref() {
             return None;
         }
-        let redundancy = match of_zone {
+        let change = if wanted.count() > self.count() {
+            CopyChange::More
+        } else {
+            CopyChange::Fewer
+        };
+        let redundancy = match wanted.of_zone {
             1 => "none".to_owned(),
             copies => format!("copies:{copies}"),
         };
         let also_zone = also_zone.map_or("none", String::as_str);
-        Some(format!("redundancy={redundancy} also_zone={also_zone}"))
+        let text = format!("redundancy={redundancy} also_zone={also_zone}");
+        Some((change, text))
     }
 }
 
@@ -174,21 +207,35 @@ fn apply_to(
         return;
     }
     let changed = LayoutCopies::of(path).and_then(|now| {
-        let Some(value) = now.raised_to(wanted) else {
-            return Ok(false);
+        let Some((change, value)) = now.changed_to(wanted) else {
+            return Ok(CopyChange::None);
         };
-        attributes::set(path, attributes::LAYOUT, value.as_bytes())?;
-        Ok(true)
+        let set = attributes::try_set(path, attributes::LAYOUT, value.as_bytes());
+        set.map_err(|error| anyhow::anyhow!(refusal(error)))?;
+        Ok(change)
     });
-    match changed {
-        Ok(true) => {
-            counts.changed += 1;
-            counts.bytes = counts.bytes.saturating_add(found.len());
-        }
-        Ok(false) => counts.unchanged += 1,
+    match &changed {
+        Ok(CopyChange::None) => counts.unchanged += 1,
+        Ok(CopyChange::More) => counts.more += 1,
+        Ok(CopyChange::Fewer) => counts.fewer += 1,
         Err(error) => note_failure(path, &error.to_string(), counts),
     }
-    progress.at(counts.changed + counts.unchanged, counts.bytes);
+    if matches!(changed, Ok(CopyChange::More | CopyChange::Fewer)) {
+        counts.bytes = counts.bytes.saturating_add(found.len());
+    }
+    progress.at(counts.changed() + counts.unchanged, counts.bytes);
+}
+
+/// The shard's refusal in words.
+fn refusal(error: Errno) -> String {
+    match error {
+        Errno::BUSY => "its copies are being made or moved, or one that stays is away".into(),
+        Errno::OPNOTSUPP => "no copy can go that is before one that stays, nor one while another \
+                             one comes"
+            .into(),
+        Errno::RANGE => "too few nodes, or too wide for its copies at once".into(),
+        other => other.to_string(),
+    }
 }
 
 fn note_failure(path: &Path, why: &str, counts: &mut ApplyCounts) {
@@ -205,21 +252,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_given_what_it_lacks_and_keeps_what_it_has() {
+    fn a_file_gets_the_copies_of_its_directory() {
         let of = LayoutCopies::in_text;
         let plain = of("unit=65536 count=0 redundancy=none also_zone=none zone=1");
         let two = of("redundancy=copies:2 also_zone=none");
         let also = of("redundancy=none also_zone=any");
         let in_third = of("redundancy=none also_zone=3");
         assert_eq!(of(""), plain);
-        assert_eq!(plain.raised_to(&plain), None);
-        assert_eq!(two.raised_to(&plain), None);
-        let text =
-            |redundancy: &str, zone| Some(format!("redundancy={redundancy} also_zone={zone}"));
-        assert_eq!(plain.raised_to(&two), text("copies:2", "none"));
-        assert_eq!(plain.raised_to(&also), text("none", "any"));
-        assert_eq!(two.raised_to(&also), text("copies:2", "any"));
-        assert_eq!(in_third.raised_to(&two), text("copies:2", "3"));
-        assert_eq!(in_third.raised_to(&also), None);
+        assert_eq!(plain.changed_to(&plain), None);
+        let text = |change, redundancy: &str, zone| {
+            let text = format!("redundancy={redundancy} also_zone={zone}");
+            Some((change, text))
+        };
+        use CopyChange::{Fewer, More};
+        assert_eq!(two.changed_to(&plain), text(Fewer, "none", "none"));
+        assert_eq!(plain.changed_to(&two), text(More, "copies:2", "none"));
+        assert_eq!(plain.changed_to(&also), text(More, "none", "any"));
+        assert_eq!(also.changed_to(&plain), text(Fewer, "none", "none"));
+        assert_eq!(in_third.changed_to(&also), None);
+        let both = of("redundancy=copies:2 also_zone=any");
+        assert_eq!(in_third.changed_to(&both), text(More, "copies:2", "3"));
+        // The shard refuses this: one goes, and another one comes.
+        assert_eq!(two.changed_to(&also), text(Fewer, "none", "any"));
     }
 }

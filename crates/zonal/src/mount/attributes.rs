@@ -47,8 +47,12 @@ pub fn get(path: &Path, name: &str) -> anyhow::Result<String> {
 
 /// Sets an attribute.
 pub fn set(path: &Path, name: &str, value: &[u8]) -> anyhow::Result<()> {
+    try_set(path, name, value).map_err(|error| explain(error, path))
+}
+
+/// As [`set`], with the bare error.
+pub fn try_set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     rustix::fs::setxattr(path, name, value, XattrFlags::empty())
-        .map_err(|error| explain(error, path))
 }
 
 /// Removes an attribute.

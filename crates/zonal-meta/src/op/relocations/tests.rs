@@ -10,7 +10,7 @@ use zonal_zonemap::MapEdit;
 const OBJECT: Column = Column(0);
 const BYTES: u64 = 100;
 
-fn map() -> ZoneMap {
+pub(super) fn map() -> ZoneMap {
     let join = |id: u32| MapEdit::Join {
         node: NodeId(id),
         zone: ZoneId(1),
@@ -29,13 +29,13 @@ fn map() -> ZoneMap {
     map.edited(&edits).unwrap().unwrap()
 }
 
-fn fenced(map: &ZoneMap) -> ZoneMap {
+pub(super) fn fenced(map: &ZoneMap) -> ZoneMap {
     let target = TargetId(1);
     let fenced = map.edited(&[MapEdit::RenewEpochs { target }]);
     fenced.unwrap().unwrap()
 }
 
-fn layout(map: &ZoneMap) -> Layout {
+pub(super) fn layout(map: &ZoneMap) -> Layout {
     let set = map.default_sets(ZoneId(1)).next().unwrap();
     let component = Component {
         kind: ComponentKind::Striped,
