@@ -230,7 +230,7 @@ codec_enum! {
         Leaving = 6,
         /// As `Leaving`, and its target serves no client that may read it.
         Unread = 7,
-        /// The object is gone from its component. What lies there still counts as the file's bytes.
+        /// The object is gone from its component. Its bytes there still count as the file's.
         Dropped = 8,
     }
 }

@@ -1,5 +1,5 @@
-//! Files get more copies, fewer and more again while programs change them. What `zonal layout
-//! apply` sets for each file is set here: `zonal.layout` of the file.
+//! Files get more copies, fewer and more again while programs change them. The test sets
+//! `zonal.layout` of each file, as `zonal layout apply` does.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"

@@ -1,7 +1,7 @@
 //! The shards that a target asks for its stale copies, and when.
 //!
 //! Marks are set while the target is out. So once it is back it asks all shards, and each again
-//! until nothing of its files is left. A shard that knew an old map may set a mark late: the
+//! until nothing of its files is left. A shard that knew an old map may set a mark late. So the
 //! target asks the shards of its zone again at times, and seldom all. It asks all each second while
 //! objects of other targets of its zone move.
 

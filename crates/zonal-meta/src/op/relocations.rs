@@ -415,7 +415,8 @@ fn make_missing_elsewhere(
     }
 }
 
-/// Ends a relocation whose place before is gone for good, and forgets what is left at such places.
+/// Ends a relocation whose place before is gone for good, and forgets what is left at places that
+/// are gone.
 fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
     let is_gone = |slot: &Slot| slot.state == SlotState::Out && map.is_gone_for_good(slot.target);
     component
