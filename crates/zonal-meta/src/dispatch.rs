@@ -206,19 +206,7 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
             op::stale_copies::mend(tx, of, by, *allocated_delta, relocated)
         }
         MetaRequest::RelocateObjects { .. } => run_relocation(tx, request),
-        MetaRequest::SwapBytes {
-            who,
-            ino,
-            copy,
-            change,
-            boot,
-        } => {
-            let copied = op::restripe::Copied {
-                change: *change,
-                boot: *boot,
-            };
-            op::restripe::swap(tx, who, (*ino, *copy), copied)
-        }
+        MetaRequest::SwapBytes { .. } => run_swap(tx, request),
         MetaRequest::DisownBehind { ino, reserves } => {
             op::truncate::disown_behind(tx, *ino, *reserves)
         }
@@ -245,6 +233,25 @@ fn run_size(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
         }
         _ => run_append_end(tx, request),
     }
+}
+
+/// Runs the swap of a file's bytes with those of its copy.
+fn run_swap(tx: &mut Tx<'_>, request: &MetaRequest) -> Result {
+    let MetaRequest::SwapBytes {
+        who,
+        ino,
+        copy,
+        change,
+        boot,
+    } = request
+    else {
+        return Err(ErrorCode::Invalid);
+    };
+    let copied = op::restripe::Copied {
+        change: *change,
+        boot: *boot,
+    };
+    op::restripe::swap(tx, who, (*ino, *copy), copied)
 }
 
 /// Runs the publication of an append.

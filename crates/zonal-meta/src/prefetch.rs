@@ -83,8 +83,6 @@ pub fn prefetch(kv: &dyn KvRead, hash_bits: u32, request: &MetaRequest) {
         | MetaRequest::Truncate { ino, .. }
         | MetaRequest::ReportWrite { ino, .. }
         | MetaRequest::MarkStale { ino, .. }
-        | MetaRequest::BeginRestripe { ino, .. }
-        | MetaRequest::SwapBytes { ino, .. }
         | MetaRequest::SetXattr { ino, .. }
         | MetaRequest::RemoveXattr { ino, .. }
         | MetaRequest::Parent { ino } => drop(reader.inode(*ino)),

@@ -1,5 +1,5 @@
-//! Restripe: a file gets the bytes of a copy over the present stripe sets. What stays, what is
-//! refused, repeats, restarts, and the end of a session.
+//! Restripe: a file gets the bytes of a copy over the present stripe sets. Also refusals, repeats,
+//! restarts, and the end of a session.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "numbers of tests are small"

@@ -488,7 +488,10 @@ impl Run {
 async fn change_copies(world: Rc<World>, programs: Rc<ProgramSet>, mut rng: SimRng) {
     let (least, most) = (world.size().copies, world.size().copies_max());
     let mut given: BTreeMap<Ino, u16> = BTreeMap::new();
-    while least < most {
+    if least == most {
+        return;
+    }
+    loop {
         world.clock.sleep(rng.between(200, 6_000) * 1_000_000).await;
         if !world.faults_wanted() {
             return;

@@ -315,19 +315,19 @@ codec_enum! {
         /// durable. Targets without a copy are skipped. `WrongTarget`: the shard's map does not
         /// have one as out. `Io`: a column would have no copy without a mark.
         MarkStale = 51 { ino: Ino, targets: Vec<TargetId> },
-        /// A file without a name for the bytes of `ino`, laid out as a new file of `dir` is now, and
-        /// with no fewer copies than `ino`. It is open, as that of `Tmpfile`. Reply `Opened`.
+        /// A file without a name for the bytes of `ino`, laid out as a new file of `dir` is now. It
+        /// has no fewer copies than `ino`, and is open, as that of `Tmpfile`. Reply `Opened`.
         ///
         /// `Exists`: the file is striped so already. `Busy`: others may have it open. `WouldBlock`:
         /// targets have yet to fill, move or delete some of it, or no newer stripe set is there.
         /// `NotSupported`: new files of `dir` lie on the node that makes them.
         BeginRestripe = 52 { who: Credentials, ino: Ino, dir: Ino },
-        /// Gives `ino` the bytes of `copy`, which `BeginRestripe` made, and the reverse. Nothing else
-        /// of `ino` changes but its `ctime`. Reply `Attr` with `data`, once that is durable.
+        /// Gives `ino` the bytes of `copy`, which `BeginRestripe` made, and the reverse. Of `ino`
+        /// only the `ctime` changes besides. Reply `Attr` with `data`, once that is durable.
         ///
-        /// `Busy`: others may have one of them open, or `ino` was changed since: its change counter
-        /// is not `change`, or the shard was started since it had this `boot`. `WouldBlock`: as above,
-        /// or a target of the new layout leaves.
+        /// `Busy`: others may have one of them open, or `ino` was changed since. Then its change
+        /// counter is not `change`, or the shard was started since it had this `boot`.
+        /// `WouldBlock`: as above, or a target of the new layout leaves.
         SwapBytes = 53 { who: Credentials, ino: Ino, copy: Ino, change: u64, boot: u64 },
         /// A target has no room for a change of an object that moves to it. The relocations of the
         /// file's objects to it are dropped, before a change that leaves them out. Reply `Attr`

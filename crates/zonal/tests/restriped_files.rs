@@ -1,5 +1,5 @@
-//! Files of a zone that has grown are striped anew over all of its servers: what stays, what is in
-//! use, kills of the command, and programs beside it.
+//! Files of a zone that has grown are striped anew over all of its servers, beside programs and
+//! kills of the command.
 #![allow(
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
@@ -160,6 +160,35 @@ fn make_sparse(path: &Path) {
     file.sync_all().unwrap();
 }
 
+/// Files of all kinds. The last one stays open.
+fn make_files(top: &Path) -> File {
+    for (seed, name) in ["plain", "sub/deep", "one"].into_iter().enumerate() {
+        fs::write(top.join(name), pattern(seed)).unwrap();
+    }
+    fs::hard_link(top.join("one"), top.join("sub/two")).unwrap();
+    fs::write(top.join("small"), b"all in the shard").unwrap();
+    fs::write(top.join("empty"), b"").unwrap();
+    make_sparse(&top.join("sparse"));
+    rustix::fs::setxattr(top.join("plain"), "user.x", b"kept", XattrFlags::empty()).unwrap();
+    let mut writer = File::create(top.join("open")).unwrap();
+    writer.write_all(&pattern(9)).unwrap();
+    writer.sync_all().unwrap();
+    writer
+}
+
+/// Inodes, times, owners and counted blocks are those from before.
+fn are_the_same(names: &[&str], before: &[fs::Metadata], now: &[fs::Metadata]) {
+    for ((name, before), now) in names.iter().zip(before).zip(now) {
+        let of = |found: &fs::Metadata| {
+            let mtime = (found.mtime(), found.mtime_nsec());
+            let owner = (found.uid(), found.gid(), found.mode());
+            (found.ino(), found.nlink(), found.len(), mtime, owner)
+        };
+        assert_eq!(of(now), of(before), "{name}");
+        assert_eq!(now.blocks(), before.blocks(), "{name}");
+    }
+}
+
 #[test]
 fn a_tree_is_striped_anew_but_for_what_is_open() {
     if !can_mount() {
@@ -172,17 +201,7 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
     let names = [
         "plain", "sub/deep", "one", "sparse", "small", "empty", "open",
     ];
-    for (seed, name) in ["plain", "sub/deep", "one"].into_iter().enumerate() {
-        fs::write(top.join(name), pattern(seed)).unwrap();
-    }
-    fs::hard_link(top.join("one"), top.join("sub/two")).unwrap();
-    fs::write(top.join("small"), b"all in the shard").unwrap();
-    fs::write(top.join("empty"), b"").unwrap();
-    make_sparse(&top.join("sparse"));
-    rustix::fs::setxattr(top.join("plain"), "user.x", b"kept", XattrFlags::empty()).unwrap();
-    let mut writer = File::create(top.join("open")).unwrap();
-    writer.write_all(&pattern(9)).unwrap();
-    writer.sync_all().unwrap();
+    let mut writer = make_files(&top);
     let paths = names.map(|name| top.join(name));
     let seen = || paths.clone().map(|path| fs::metadata(path).unwrap());
     let read_all = || paths.clone().map(|path| fs::read(path).unwrap());
@@ -208,15 +227,7 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
         };
         assert!(found == *bytes, "{name}");
     }
-    for ((name, before), now) in names.iter().zip(&before).zip(seen()) {
-        let of = |found: &fs::Metadata| {
-            let mtime = (found.mtime(), found.mtime_nsec());
-            let owner = (found.uid(), found.gid(), found.mode());
-            (found.ino(), found.nlink(), found.len(), mtime, owner)
-        };
-        assert_eq!(of(&now), of(before), "{name}");
-        assert_eq!(now.blocks(), before.blocks(), "{name}");
-    }
+    are_the_same(&names, &before, &seen());
     let mut kept = [0_u8; 4];
     rustix::fs::getxattr(top.join("plain"), "user.x", &mut kept[..]).unwrap();
     assert_eq!(&kept, b"kept");

@@ -4,7 +4,7 @@
 //! A read or a scrub that finds a block whose checksum is wrong notes it here. The target asks the
 //! shard for the file, takes the block from a copy without a mark, and writes it where it is still
 //! damaged. A client that changes a damaged block replaces all of it, as its old bytes cannot be
-//! read. Then the block is not damaged any more, or [`super::resync::FillGuard`] has seen the
+//! read. Then the block is not damaged any more, or [`super::fill_guard::FillGuard`] has seen the
 //! change. So no older bytes replace newer ones.
 
 use super::resync::{own_ref, whole_refs};

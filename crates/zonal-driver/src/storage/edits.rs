@@ -46,7 +46,8 @@ impl<H: TargetHost> TargetDriver<H> {
                     EditStep::Done(outcome) => return Ok(outcome),
                     EditStep::Log { record, done } => {
                         if sender.is_none_or(|sender| !sender.attempt.is_fill) {
-                            self.fills.note(edit.object(), std::iter::once(0..u64::MAX));
+                            self.fills
+                                .note(edit.object(), &std::iter::once(0..u64::MAX));
                         }
                         self.append(record).map_err(Refused::by_host)?;
                         if let Some(outcome) = done {

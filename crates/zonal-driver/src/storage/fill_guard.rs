@@ -53,7 +53,11 @@ impl FillGuard {
     }
 
     /// Notes a client's change. Called under the target's mutex, with its commit.
-    pub(super) fn note(&self, object: ObjectId, ranges: impl Iterator<Item = Range<u64>> + Clone) {
+    pub(super) fn note(
+        &self,
+        object: ObjectId,
+        ranges: &(impl Iterator<Item = Range<u64>> + Clone),
+    ) {
         let mut steps = self.steps();
         let of_object = steps.under_way.iter_mut();
         for step in of_object.filter(|step| step.object == object) {
@@ -106,15 +110,15 @@ mod tests {
             data_id: DataId(7),
             column: Column(column),
         };
-        guard.note(object(1), std::iter::once(0..10));
+        guard.note(object(1), &std::iter::once(0..10));
         let step = guard.begin(object(1), 100);
         let other = guard.begin(object(3), 0);
-        guard.note(object(2), std::iter::once(100..200));
-        guard.note(object(1), [0..100, 200..300].into_iter());
+        guard.note(object(2), &std::iter::once(100..200));
+        guard.note(object(1), &[0..100, 200..300].into_iter());
         assert!(step.is_overtaken(), "the end may lie behind");
         step.end_at(200);
         assert!(!step.is_overtaken());
-        guard.note(object(1), [150..151, 199..200].into_iter());
+        guard.note(object(1), &[150..151, 199..200].into_iter());
         assert!(step.is_overtaken());
         assert!(!other.is_overtaken(), "of another object");
         drop(step);

@@ -114,7 +114,7 @@ impl<H: TargetHost> TargetDriver<H> {
                     if !sender.attempt.is_fill {
                         let ranges = request.ranges.iter();
                         let wide = ranges.map(|(at, length)| *at..*at + u64::from(*length));
-                        self.fills.note(request.object, wide);
+                        self.fills.note(request.object, &wide);
                     }
                     let behind = self.append(record).map_err(Refused::by_host)?;
                     self.ask_for_checkpoint(&target);

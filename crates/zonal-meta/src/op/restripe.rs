@@ -2,9 +2,13 @@
 //! (docs/rfcs/2026-11-27-restripe.md). A client copies the bytes into a file without a name, and
 //! one request swaps the bytes of both. Inode number, names, attributes, times and locks stay.
 //!
-//! *Invariants*: the bytes are swapped only where the session that copied them has both files open
-//! once and no other session may have them open, where the file did not change since, and where no
-//! target has anything to do for one of them. No truncation number of the file cuts the new bytes.
+//! *Invariants*: the bytes are swapped only where
+//!
+//! * the session that copied them has both files open once, and no other one may have them open;
+//! * the file did not change since;
+//! * no target has anything to do for one of them.
+//!
+//! No truncation number of the file cuts the new bytes.
 
 use super::{Result, inline_data, new_inode, open, remove, truncate_number};
 use crate::inode::{
@@ -103,7 +107,7 @@ fn is_current(map: &ZoneMap, layout: &Layout, policy: &StripePolicy, zone: ZoneI
 }
 
 /// Refuses a file with a truncation under way, or with objects that a target has yet to fill, move
-/// or delete: its messages about them name the inode.
+/// or delete. The target's messages about them name the inode.
 fn check_settled(inode: &Inode) -> Result<()> {
     if inode.has(FLAG_UNCONFIRMED) {
         return Err(ErrorCode::TruncateUnconfirmed);
@@ -126,8 +130,8 @@ fn new_copy(tx: &mut Tx<'_>, of: &Inode, home: ZoneId) -> Result<Inode> {
     Ok(copy)
 }
 
-/// The layout of a new file, but with no fewer copies than the file has, and with its inline part:
-/// the shard's bytes of the file stay where they are.
+/// The layout of a new file, but with no fewer copies than the file has. It has the file's inline
+/// part, too: the shard's bytes of the file stay where they are.
 fn layout_of_copy(
     tx: &mut Tx<'_>,
     inode: &Inode,
@@ -169,7 +173,7 @@ fn with_copies_of(policy: &StripePolicy, layout: &Layout) -> StripePolicy {
     }
 }
 
-/// What a swap goes by: the file as its client copied it.
+/// The state of a file before its client copied it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Copied {
     /// The file's change counter before the first byte was read.

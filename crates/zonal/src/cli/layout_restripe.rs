@@ -292,7 +292,7 @@ impl<'a> TreeWalk<'a> {
         let found = std::fs::symlink_metadata(path);
         let found = found.with_context(|| format!("cannot read {}", console::path(path)))?;
         if found.is_dir() {
-            self.tree(path, found);
+            self.tree(path, &found);
             return Ok(());
         }
         let parent = path
@@ -312,7 +312,7 @@ impl<'a> TreeWalk<'a> {
     }
 
     /// Walks a directory, and with `recursive` those below it on the same file system.
-    fn tree(&self, dir: &Path, found: std::fs::Metadata) {
+    fn tree(&self, dir: &Path, found: &std::fs::Metadata) {
         let device = found.dev();
         let mut left = vec![(dir.to_path_buf(), found.ino())];
         while let Some((dir, ino)) = left.pop() {
