@@ -432,6 +432,18 @@ fn settle(component: &mut Component, map: &ZoneMap, object: Column) {
     }
 }
 
+/// As [`settle`], for all objects of a file. A drain leaves its relocations filled: clients know by
+/// the map that the place before is gone.
+pub(super) fn settle_all(layout: &mut Layout, map: &ZoneMap) {
+    for component in &mut layout.components {
+        let moved: Vec<Column> = component.relocations.iter().map(|of| of.object).collect();
+        for object in moved {
+            settle(component, map, object);
+        }
+    }
+    forget_unused_marks(layout, map);
+}
+
 fn begin(component: &mut Component, map: &ZoneMap, object: Column, place: (StripeSetId, u16)) {
     if component.redundancy == Redundancy::None {
         component.redundancy = Redundancy::Copies { copies: 1, step: 0 };

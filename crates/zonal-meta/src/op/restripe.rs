@@ -10,7 +10,7 @@
 //!
 //! No truncation number of the file cuts the new bytes.
 
-use super::{Result, inline_data, new_inode, open, remove, truncate_number};
+use super::{Result, inline_data, new_inode, open, relocations, remove, truncate_number};
 use crate::inode::{
     FLAG_ORPHAN, FLAG_RESERVED, FLAG_UNCONFIRMED, FLAG_UNLINKABLE, FLAG_UNPUSHED, FLAG_WRITTEN,
     Inode,
@@ -47,7 +47,7 @@ pub(crate) fn begin(tx: &mut Tx<'_>, who: &Credentials, ino: Ino, dir: Ino) -> R
     if truncate_number::others_hold(tx, ino) {
         return Err(ErrorCode::Busy);
     }
-    check_settled(&inode)?;
+    check_settled(tx.env.map, &inode)?;
     open::check_room(tx)?;
     let mut copy = new_copy(tx, &inode, home)?;
     copy.layout = layout_of_copy(tx, &inode, (&policy, zone), (home, &copy))?;
@@ -108,11 +108,12 @@ fn is_current(map: &ZoneMap, layout: &Layout, policy: &StripePolicy, zone: ZoneI
 
 /// Refuses a file with a truncation under way, or with objects that a target has yet to fill, move
 /// or delete. The target's messages about them name the inode.
-fn check_settled(inode: &Inode) -> Result<()> {
+fn check_settled(map: &ZoneMap, inode: &Inode) -> Result<()> {
     if inode.has(FLAG_UNCONFIRMED) {
         return Err(ErrorCode::TruncateUnconfirmed);
     }
-    let layout = &inode.layout;
+    let mut layout = inode.layout.clone();
+    relocations::settle_all(&mut layout, map);
     let mut relocations = layout.relocations();
     let is_still = relocations.all(|of| of.state == RelocationState::Settled);
     match layout.stale.is_empty() && is_still {
@@ -205,7 +206,7 @@ pub(crate) fn swap(
         return Err(ErrorCode::Busy);
     }
     for of in [&inode, &other] {
-        check_settled(of).map_err(|_code| ErrorCode::WouldBlock)?;
+        check_settled(tx.env.map, of).map_err(|_code| ErrorCode::WouldBlock)?;
     }
     if other.size > inode.size || !inline_data::stored(tx, &other)?.is_empty() {
         return Err(ErrorCode::Invalid);

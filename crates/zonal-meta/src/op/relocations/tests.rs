@@ -125,6 +125,43 @@ fn an_object_comes_back_once_what_it_left_is_deleted_and_has_no_record_then() {
 }
 
 #[test]
+fn objects_that_a_drain_moved_are_settled_once_their_target_is_drained() {
+    let map = map();
+    let mut layout = layout(&map);
+    let from = map.slot_of_place(&layout.components[0], OBJECT).unwrap();
+    let from = from.slot.target;
+    let to = (1..=4).find(|number| *number != from.0).unwrap();
+    let draining = map.edited(&[MapEdit::SetTargetState {
+        target: from,
+        state: TargetState::Draining,
+    }]);
+    let draining = draining.unwrap().unwrap();
+    let place = place(&layout, &draining, to).unwrap();
+    begin(&mut layout.components[0], &draining, OBJECT, place);
+    let moved = [(DataId(1), OBJECT)];
+    fill(
+        &mut layout,
+        &draining,
+        TargetId(to),
+        &moved,
+        draining.version,
+    );
+    settle_all(&mut layout, &draining);
+    assert_eq!(states(&layout), [RelocationState::Filled], "it is in use");
+
+    let renewed = draining.edited(&[MapEdit::RenewEpochs { target: from }]);
+    let renewed = renewed.unwrap().unwrap();
+    let drained = renewed.edited(&[MapEdit::Retire { target: from }]);
+    let drained = drained.unwrap().unwrap();
+    settle_all(&mut layout, &drained);
+    assert_eq!(states(&layout), [RelocationState::Settled]);
+    let now = drained
+        .slot_of_place(&layout.components[0], OBJECT)
+        .unwrap();
+    assert_eq!(now.slot.target, TargetId(to));
+}
+
+#[test]
 fn an_object_goes_only_where_its_bytes_have_room() {
     let map = map();
     let layout = layout(&map);

@@ -2,7 +2,7 @@
 //! (docs/rfcs/2026-11-27-relocations.md).
 
 use super::destinations::{self, Candidates};
-use super::{leaving_copies, make_missing};
+use super::{leaving_copies, make_missing, settle_all};
 use crate::inode::Inode;
 use crate::op::{Result, new_inode};
 use crate::tx::Tx;
@@ -73,6 +73,7 @@ pub(in crate::op) fn set_copies(
     wanted: WantedCopies<'_>,
 ) -> Result<bool> {
     let mut layout = inode.layout.clone();
+    settle_all(&mut layout, tx.env.map);
     for component in &mut layout.components {
         let change = wanted.change_of(component)?;
         let is_moving = |of: &Relocation| of.state.is_under_way();
