@@ -20,6 +20,7 @@ use crate::config::NodeConfig;
 use crate::map_cache::MapCache;
 use crate::node_clock::{self, ClockRefusal};
 use crate::node_probe::NodeProbe;
+use crate::rate_limited_log::RateLimit;
 use crate::shard_log::{ShardLog, ShardLogError};
 use crate::store_starts::{self, StoreStartError};
 use crate::timers::block_on;
@@ -57,6 +58,8 @@ pub struct ManagerRole {
     tokens: JoinTokenList,
     states: StateTable,
     leases: NodeLeases,
+    /// Rate limit of the message about nodes that the cell does not have.
+    unknown_node: RateLimit,
     /// Targets whose objects move elsewhere, as counted last.
     drains: Mutex<Vec<DrainStatus>>,
     parts: Arc<ManagerParts>,
@@ -302,6 +305,7 @@ impl ManagerRole {
             revoked,
             states,
             leases: NodeLeases::begin(clock::instant()),
+            unknown_node: RateLimit::default(),
             drains: Mutex::default(),
             tokens,
             shard_counts,
@@ -581,6 +585,10 @@ impl ManagerRole {
             match &error {
                 // Clients ask again and again.
                 ManagerError::MayServe(_) => tracing::debug!(%error, "refused"),
+                // So does a server that was removed and still runs.
+                ManagerError::UnknownNode(_) if !self.unknown_node.is_due() => {
+                    tracing::debug!(%error, "refused");
+                }
                 _ => tracing::warn!(%error, "a request to the manager is refused"),
             }
             ManagerReply::Failed {
