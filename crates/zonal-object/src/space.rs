@@ -7,15 +7,15 @@
 //!   the last checkpoint. In the last case a crash would bring back the record that refers to it.
 //!
 //! Next-fit, whole runs first, so that data written together lies together. Large writes of an
-//! object lie near its others ([`regions`]).
+//! object lie near its others ([`allocation_windows`]).
 //!
 //! Invariants: live is a subset of busy; `free` counts the units that are not busy.
 
-mod regions;
+mod allocation_windows;
 
 use crate::ids::{Extent, Place, TargetConfig};
 use crate::{index_value, key};
-use regions::Regions;
+use allocation_windows::AllocationWindows;
 use std::collections::BTreeSet;
 use zonal_types::{ErrorCode, KvChange};
 
@@ -129,7 +129,7 @@ pub(crate) struct Space {
     usable: Option<u32>,
     segments: Vec<Segment>,
     cursor: Place,
-    regions: Regions,
+    windows: AllocationWindows,
     busy: u64,
     live: u64,
     freed: Vec<Extent>,
@@ -150,7 +150,7 @@ impl Space {
                 segment: 0,
                 unit: 0,
             },
-            regions: Regions::default(),
+            windows: AllocationWindows::default(),
             busy: 0,
             live: 0,
             freed: Vec::new(),

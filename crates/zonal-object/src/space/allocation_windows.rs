@@ -1,33 +1,33 @@
-//! Regions: objects that are written at the same time lie apart, each in runs of its own.
+//! Allocation windows: objects that are written at the same time lie apart, each in runs of its own.
 //!
 //! Next-fit alone puts pieces of several objects in turn, as they come. With two copies each column
 //! lies between the pieces of another column's copy. A reader of one then jumps over the other, and
 //! the kernel's readahead fetches both.
 //!
-//! A region is a hint and holds nothing: its units are free until they are handed out. Other writes
-//! may take them where nothing else is left. A restart forgets all regions.
+//! A window is a hint and holds nothing: its units are free until they are handed out. Other writes
+//! may take them where nothing else is left. A restart forgets all windows.
 
 use super::{Space, find};
 use crate::ids::{Extent, ObjectId, Place};
 use zonal_basics::SplitMix64;
 
-/// Regions at a time. Objects share them by their hash.
-const REGIONS: usize = 8;
-/// Most units of a region: 4 MiB.
-const REGION_UNITS_MAX: u32 = 1024;
-/// Regions in a segment, at least.
+/// Windows at a time. Objects share them by their hash.
+const WINDOWS: usize = 8;
+/// Most units of a window: 4 MiB.
+const WINDOW_UNITS_MAX: u32 = 1024;
+/// Windows in a segment, at least.
 const IN_SEGMENT_MIN: u32 = 8;
-/// Writes below this part of a region lie beside one another, whatever their objects. They are
+/// Writes below this part of a window lie beside one another, whatever their objects. They are
 /// mostly small files, which are read in the order in which they came.
 const LARGE_PART: u32 = 32;
 
-/// The regions in use.
+/// The windows in use.
 #[derive(Debug, Default)]
-pub(super) struct Regions([Region; REGIONS]);
+pub(super) struct AllocationWindows([AllocationWindow; WINDOWS]);
 
 /// Units `at.unit..end` of a segment.
 #[derive(Debug, Default, Clone, Copy)]
-struct Region {
+struct AllocationWindow {
     at: Place,
     end: u32,
 }
@@ -35,44 +35,44 @@ struct Region {
 impl Space {
     /// As [`Self::allocate`], near the units that the object got before.
     pub fn allocate_for(&mut self, object: ObjectId, count: u32) -> Option<Vec<Extent>> {
-        match self.take_in_region(object, count) {
+        match self.take_in_window(object, count) {
             Some(extent) => Some(vec![extent]),
             None => self.allocate(count),
         }
     }
 
-    fn take_in_region(&mut self, object: ObjectId, count: u32) -> Option<Extent> {
-        let units = (self.units / IN_SEGMENT_MIN).min(REGION_UNITS_MAX);
+    fn take_in_window(&mut self, object: ObjectId, count: u32) -> Option<Extent> {
+        let units = (self.units / IN_SEGMENT_MIN).min(WINDOW_UNITS_MAX);
         if !(units.div_ceil(LARGE_PART)..=units).contains(&count) {
             return None;
         }
         let bits = SplitMix64(object.data_id.0 ^ SplitMix64(object.column.0.into()).bits()).bits();
-        let number = zonal_basics::to_usize(bits % REGIONS as u64);
-        let mut region = self.regions.0[number];
-        if !self.has_free(&region, count) {
-            region = self.begin_region(units)?;
+        let number = zonal_basics::to_usize(bits % WINDOWS as u64);
+        let mut window = self.windows.0[number];
+        if !self.has_free(&window, count) {
+            window = self.begin_window(units)?;
         }
-        let at = region.at;
-        region.at.unit += count;
-        self.regions.0[number] = region;
+        let at = window.at;
+        window.at.unit += count;
+        self.windows.0[number] = window;
         Some(self.mark_busy(at.segment, at.unit, count))
     }
 
-    fn has_free(&self, region: &Region, count: u32) -> bool {
-        let (from, end) = (region.at.unit, region.at.unit + count);
-        let segment = self.segments.get(region.at.segment as usize);
-        let is_usable = self.usable.is_none_or(|usable| region.at.segment < usable);
+    fn has_free(&self, window: &AllocationWindow, count: u32) -> bool {
+        let (from, end) = (window.at.unit, window.at.unit + count);
+        let segment = self.segments.get(window.at.segment as usize);
+        let is_usable = self.usable.is_none_or(|usable| window.at.segment < usable);
         is_usable
-            && end <= region.end
+            && end <= window.end
             && segment.is_some_and(|segment| find(&segment.busy, from, end, true) == end)
     }
 
     /// A run of free units. Other writes go on behind it.
-    fn begin_region(&mut self, units: u32) -> Option<Region> {
+    fn begin_window(&mut self, units: u32) -> Option<AllocationWindow> {
         let at = self.find_run(units)?;
         let end = at.unit + units;
         self.cursor = Place { unit: end, ..at };
-        Some(Region { at, end })
+        Some(AllocationWindow { at, end })
     }
 }
 
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_is_taken_where_nothing_else_is_free() {
+    fn a_window_is_taken_where_nothing_else_is_free() {
         let mut space = space();
         let first = space.allocate_for(object(7, 0), 64).unwrap();
         let free = u32::try_from(space.free()).unwrap();
