@@ -1,4 +1,4 @@
-//! Allocation windows: objects that are written at the same time lie apart, each in runs of its own.
+//! Allocation windows: objects that are written at the same time lie apart, in runs of their own.
 //!
 //! Next-fit alone puts pieces of several objects in turn, as they come. With two copies each column
 //! lies between the pieces of another column's copy. A reader of one then jumps over the other, and
