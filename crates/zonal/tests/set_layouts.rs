@@ -19,11 +19,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const SHAPE: (u16, u16) = (2, 2);
 const NOTE: &str = "-r sets theirs, too";
 
-/// Runs `zonal layout set`, which ends so.
-fn set(words: &[&str], path: &Path, with: i32) -> Output {
+/// Runs `zonal layout set`.
+fn run(words: &[&str], path: &Path) -> Output {
     let mut command = zonal();
     command.args(["layout", "set"]).args(words).arg(path);
-    let output = command.output().unwrap();
+    command.output().unwrap()
+}
+
+/// Runs the command, which ends so.
+fn set(words: &[&str], path: &Path, with: i32) -> Output {
+    let output = run(words, path);
     assert_eq!(code(&output), with, "{words:?}: {}", said(&output));
     output
 }
@@ -140,7 +145,7 @@ fn directories_that_fail_are_named_and_the_others_are_set() {
     // Directories that go meanwhile are no failures.
     let ended = AtomicBool::new(false);
     let passing = |number: usize| dirs[2].join(format!("passing-{}", number % 4));
-    std::thread::scope(|scope| {
+    let set_meanwhile = std::thread::scope(|scope| {
         scope.spawn(|| {
             let numbers = (0..20_000).take_while(|_| !ended.load(Ordering::Relaxed));
             for number in numbers {
@@ -148,10 +153,14 @@ fn directories_that_fail_are_named_and_the_others_are_set() {
                 fs::remove_dir_all(passing(number.wrapping_sub(3))).ok();
             }
         });
-        for copies in ["2", "1"].iter().cycle().take(20) {
-            set(&["-r", "--copies", copies], &dirs[0], 0);
-        }
+        let copies = ["2", "1"].iter().cycle().take(40);
+        let set = copies.map(|copies| run(&["-r", "--copies", copies], &dirs[0]));
+        let set: Vec<Output> = set.collect();
         ended.store(true, Ordering::Relaxed);
+        set
     });
+    for output in set_meanwhile {
+        assert_eq!(code(&output), 0, "{}", said(&output));
+    }
     assert_eq!(layouts("redundancy", &dirs), ["none"; 4]);
 }

@@ -6,7 +6,7 @@
 
 use crate::console;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -56,7 +56,9 @@ pub fn below(
         let entry = match dir.read() {
             Some(Ok(entry)) => entry,
             ended => {
-                if let Some(Err(error)) = ended {
+                if let Some(Err(error)) = ended
+                    && !is_gone(error)
+                {
                     counts.note_failure(&path, &error.to_string());
                 }
                 open.pop();
@@ -102,8 +104,8 @@ fn inner(
     let opened: OwnedFd = match rustix::fs::openat(above, name, flags, Mode::empty()) {
         Ok(opened) => opened,
         // Removed meanwhile, or something else has its name.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
-        Err(_) if is_gone(above, name) => return Ok(None),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(error) if is_gone(error) => return Ok(None),
         Err(error) => return Err(error),
     };
     if rustix::fs::fstat(&opened)?.st_dev != device {
@@ -112,12 +114,13 @@ fn inner(
     let dir = Dir::new(opened)?;
     let acted = act(dir.fd()?);
     match acted {
-        Err(_) if is_gone(above, name) => Ok(None),
+        Err(error) if error.downcast_ref().is_some_and(|error| is_gone(*error)) => Ok(None),
         acted => Ok(Some((acted, dir))),
     }
 }
 
-fn is_gone(above: BorrowedFd<'_>, name: &CStr) -> bool {
-    let found = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
-    found.is_err_and(|error| error == Errno::NOENT)
+/// Whether the error says that a directory was removed. Another one may have its name by now, with
+/// the layout that its parent has got.
+fn is_gone(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::STALE)
 }
