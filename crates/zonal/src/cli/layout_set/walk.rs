@@ -6,7 +6,7 @@
 
 use crate::console;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -108,19 +108,31 @@ fn inner(
         Err(error) if is_gone(error) => return Ok(None),
         Err(error) => return Err(error),
     };
-    if rustix::fs::fstat(&opened)?.st_dev != device {
+    let found = match rustix::fs::fstat(&opened) {
+        Err(error) if is_gone(error) => return Ok(None),
+        found => found?,
+    };
+    if found.st_dev != device {
         return Ok(None);
     }
     let dir = Dir::new(opened)?;
     let acted = act(dir.fd()?);
     match acted {
-        Err(error) if error.downcast_ref().is_some_and(|error| is_gone(*error)) => Ok(None),
+        Err(_) if !is_at(above, name, found.st_ino) => Ok(None),
         acted => Ok(Some((acted, dir))),
     }
 }
 
-/// Whether the error says that a directory was removed. Another one may have its name by now, with
-/// the layout that its parent has got.
+/// Whether the error says that a directory was removed.
 fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::STALE)
+}
+
+/// Whether the directory still has its name. Another one that has it by now took the layout that
+/// its parent had got.
+fn is_at(above: BorrowedFd<'_>, name: &CStr, inode: u64) -> bool {
+    match rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(found) => found.st_ino == inode,
+        Err(error) => !is_gone(error),
+    }
 }
