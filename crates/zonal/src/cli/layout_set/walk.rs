@@ -118,6 +118,8 @@ fn inner(
     let dir = Dir::new(opened)?;
     let acted = act(dir.fd()?);
     match acted {
+        // A directory that is just removed has no layout any more; the others have one.
+        Err(error) if matches!(error.downcast_ref(), Some(&Errno::NODATA)) => Ok(None),
         Err(_) if !is_at(above, name, found.st_ino) => Ok(None),
         acted => Ok(Some((acted, dir))),
     }
