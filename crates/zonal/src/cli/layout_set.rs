@@ -4,12 +4,12 @@ mod walk;
 
 use crate::console;
 use crate::exit::{FAILED, Failure, USAGE};
-use crate::mount::attributes::{self, NamedOrOpen};
+use crate::mount::attributes::{self, PathOrOpen};
 use anyhow::Context;
 use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use walk::WalkCounts;
+use walk::TreeCounts;
 use zonal_server::units::ByteSize;
 use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
@@ -116,7 +116,7 @@ impl SetLayout {
         // Checks all paths before the first change, so that a refusal changes nothing.
         self.paths.iter().try_for_each(|path| self.check(path))?;
         for path in &self.paths {
-            self.set(NamedOrOpen::Named(path))
+            self.set(PathOrOpen::Named(path))
                 .with_context(|| context(path))?;
         }
         match self.recursive {
@@ -220,7 +220,7 @@ impl SetLayout {
     }
 
     /// Sets a directory's layout.
-    fn set(&self, dir: NamedOrOpen<'_>) -> anyhow::Result<()> {
+    fn set(&self, dir: PathOrOpen<'_>) -> anyhow::Result<()> {
         if self.inherit {
             return self.set_inherited(dir);
         }
@@ -236,7 +236,7 @@ impl SetLayout {
     }
 
     /// Gives a directory the layout that its parent has now.
-    fn set_inherited(&self, dir: NamedOrOpen<'_>) -> anyhow::Result<()> {
+    fn set_inherited(&self, dir: PathOrOpen<'_>) -> anyhow::Result<()> {
         match dir.try_remove(attributes::LAYOUT) {
             // It has the layout that its parent had once. Only one of its own can be removed.
             Err(Errno::NODATA) => {
@@ -250,9 +250,9 @@ impl SetLayout {
 
     /// Sets the layout of all directories below the named ones, which have it.
     fn set_below(&self) -> anyhow::Result<()> {
-        let mut counts = WalkCounts::default();
+        let mut counts = TreeCounts::default();
         for path in &self.paths {
-            walk::below(path, &|dir| self.set(NamedOrOpen::Open(dir)), &mut counts);
+            walk::below(path, &|dir| self.set(PathOrOpen::Open(dir)), &mut counts);
         }
         let all = counts.done + self.paths.len() as u64;
         match all {

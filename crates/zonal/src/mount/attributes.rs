@@ -58,12 +58,12 @@ pub fn try_set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
 
 /// A directory by its path, or an open one.
 #[derive(Debug, Clone, Copy)]
-pub enum NamedOrOpen<'a> {
+pub enum PathOrOpen<'a> {
     Named(&'a Path),
     Open(BorrowedFd<'a>),
 }
 
-impl NamedOrOpen<'_> {
+impl PathOrOpen<'_> {
     /// As the function [`get`].
     pub fn get(self, name: &str) -> anyhow::Result<String> {
         match self {

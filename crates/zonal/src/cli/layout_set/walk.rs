@@ -19,14 +19,14 @@ const NAMED: usize = 5;
 
 /// Counts of a walk.
 #[derive(Default)]
-pub struct WalkCounts {
+pub struct TreeCounts {
     pub done: u64,
     /// The first failures, with the reason.
     pub failed: Vec<String>,
     pub failures: u64,
 }
 
-impl WalkCounts {
+impl TreeCounts {
     fn note_failure(&mut self, path: &Path, why: &str) {
         self.failures += 1;
         if self.failed.len() < NAMED {
@@ -40,7 +40,7 @@ impl WalkCounts {
 pub fn below(
     top: &Path,
     act: &dyn Fn(BorrowedFd<'_>) -> anyhow::Result<()>,
-    counts: &mut WalkCounts,
+    counts: &mut TreeCounts,
 ) {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(CWD, top, flags, Mode::empty()).and_then(|top| {
