@@ -4,22 +4,24 @@
     clippy::unwrap_used,
     reason = "a test ends where something is not as it should be"
 )]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures")]
+#![allow(clippy::print_stdout, reason = "figures")]
 
 mod cell;
 mod copied_files;
+mod mounted;
 mod native_files;
 mod verified_files;
 
-use cell::{Cell, code, said, zonal};
+use cell::{Cell, code, said};
 use copied_files::{connect, make_dir, pattern};
+use mounted::{Mounted, can_mount};
 use native_files::{read, write};
 use rustix::fs::XattrFlags;
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use verified_files::{Files, Programs, compare};
@@ -32,37 +34,6 @@ const OPTIONS: [&str; 3] = ["--no-key", "--capacity", "512 MiB"];
 const WITHIN: Duration = Duration::from_secs(90);
 const MIB: usize = 1 << 20;
 const FAILED: i32 = 1;
-
-/// Said visibly where this machine cannot mount.
-fn can_mount() -> bool {
-    let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
-    if !can {
-        eprintln!("SKIPPED: no mount without root and /dev/fuse");
-    }
-    can
-}
-
-/// A mount that ends with the test, before its cell.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn of(cell: &Cell) -> Self {
-        let path = cell.dir().join("mount");
-        fs::create_dir_all(&path).unwrap();
-        let mounted = cell.command(&["mount"]).arg(&path).output().unwrap();
-        assert_eq!(code(&mounted), 0, "{}", said(&mounted));
-        Self(path)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let gone = zonal().arg("umount").arg(&self.0).output().unwrap();
-        if !std::thread::panicking() {
-            assert_eq!(code(&gone), 0, "{}", said(&gone));
-        }
-    }
-}
 
 fn map(cell: &Cell) -> Value {
     serde_json::from_str(&cell.runs(&["zone-map", "show", "--json"])).unwrap()
@@ -196,7 +167,7 @@ fn a_tree_is_striped_anew_but_for_what_is_open() {
     }
     let cell = narrow_cell("restriped");
     let mount = Mounted::of(&cell);
-    let top = mount.0.join("d");
+    let top = mount.path.join("d");
     fs::create_dir_all(top.join("sub")).unwrap();
     let names = [
         "plain", "sub/deep", "one", "sparse", "small", "empty", "open",
@@ -271,15 +242,15 @@ fn another_cell_is_refused() {
     let cell = Cell::with_shape("restriped-here", (1, 1), &OPTIONS);
     let other = Cell::with_shape("restriped-there", (1, 1), &OPTIONS);
     let mount = Mounted::of(&cell);
-    fs::write(mount.0.join("f"), b"bytes").unwrap();
-    let refused = restripe(&other, &mount.0.join("f")).output().unwrap();
+    fs::write(mount.path.join("f"), b"bytes").unwrap();
+    let refused = restripe(&other, &mount.path.join("f")).output().unwrap();
     assert_ne!(code(&refused), 0);
     assert!(
         said(&refused).contains("not in this cell"),
         "{}",
         said(&refused)
     );
-    let (figures, _) = restriped(&cell, &mount.0.join("f"), 0);
+    let (figures, _) = restriped(&cell, &mount.path.join("f"), 0);
     assert_eq!(figures["current"], 1);
 }
 
@@ -328,7 +299,7 @@ fn kills_and_programs_beside_it_lose_nothing() {
     let programs = Programs::start(&cell, &["/once", "/twice"], 1);
     let mut killed = 0;
     for round in 0..6 {
-        let mut command = restripe(&cell, &mount.0);
+        let mut command = restripe(&cell, &mount.path);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
         std::thread::sleep(Duration::from_millis(200 + 150 * round));
@@ -343,10 +314,10 @@ fn kills_and_programs_beside_it_lose_nothing() {
     end_sessions(&cell);
     let begun = Instant::now();
     // Mounts and programs have closed all files a moment later.
-    while code(&restripe(&cell, &mount.0).output().unwrap()) != 0 {
+    while code(&restripe(&cell, &mount.path).output().unwrap()) != 0 {
         assert!(begun.elapsed() < WITHIN, "files are in use for ever");
     }
-    let (figures, _) = restriped(&cell, &mount.0, 0);
+    let (figures, _) = restriped(&cell, &mount.path, 0);
     assert_eq!(
         (&figures["restriped"], &figures["current"]),
         (&0.into(), &files.len().into())

@@ -2,15 +2,13 @@
 
 use super::layout_apply;
 use super::layout_restripe::{self, RestripeArgs};
+use super::layout_set::SetLayout;
 use super::output_args::ReportArgs;
 use crate::console;
-use crate::exit::Failure;
 use crate::mount::attributes;
 use anyhow::Context;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
-use zonal_server::units::ByteSize;
-use zonal_types::limits::{STRIPE_UNIT_MAX, STRIPE_UNIT_MIN};
 
 /// Show or set how files are striped
 #[derive(Debug, clap::Subcommand)]
@@ -29,6 +27,9 @@ pub enum LayoutCommand {
     /// Files stay in use; their targets make the copies, or delete them, in the background. A file
     /// with as many copies is passed over. Run it again after an interruption.
     ///
+    /// A directory takes its parent's layout when it is made, and keeps it. `zonal layout set -r`
+    /// changes those that exist.
+    ///
     /// With --restripe files are striped anew instead, over the targets that their zone has now.
     /// Those that are moved get all copies at once. A second run passes over what is done.
     Apply {
@@ -43,38 +44,7 @@ pub enum LayoutCommand {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
-    /// Set the layout of new files below directories; existing files keep theirs (see `apply`)
-    Set {
-        /// Bytes on one target before the next one: a power of two from 64 KiB to 64 MiB
-        #[arg(long, visible_alias = "unit", value_name = "SIZE")]
-        stripe_unit: Option<ByteSize>,
-        /// Number of targets of a file, at most those of the zone; 0 or `all`: all of them
-        #[arg(long, visible_alias = "count", value_name = "N", value_parser = count)]
-        stripe_count: Option<u16>,
-        /// Servers of new files: targets of the zone, targets of the whole cell, or one target of
-        /// the node that creates the file
-        #[arg(long, value_name = "SERVERS", value_parser = ["zone", "cell", "node"])]
-        placement: Option<String>,
-        /// Copies of a file's bytes, each on another node of the zone; reads go on where one is
-        /// lost
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=3))]
-        copies: Option<u16>,
-        /// One more copy in another zone: a zone's number, `any`, or `none`; reads stay in the
-        /// file's zone while it has the bytes
-        #[arg(long, value_name = "ZONE", value_parser = also_zone)]
-        also_zone: Option<String>,
-        /// Inherit the layout of the parent directory again
-        #[arg(
-            long,
-            conflicts_with_all = [
-                "stripe_unit", "stripe_count", "placement", "copies", "also_zone",
-            ]
-        )]
-        inherit: bool,
-        /// Directories of a mounted cell
-        #[arg(required = true)]
-        paths: Vec<PathBuf>,
-    },
+    Set(SetLayout),
 }
 
 impl LayoutCommand {
@@ -90,48 +60,7 @@ impl LayoutCommand {
                 true => layout_restripe::restripe(&paths, recursive, &restripe, &telling),
                 false => layout_apply::apply(&paths, recursive, &telling),
             },
-            Self::Set {
-                stripe_unit,
-                stripe_count,
-                placement,
-                copies,
-                also_zone,
-                inherit,
-                paths,
-            } => {
-                let change = LayoutChange {
-                    unit: stripe_unit,
-                    count: stripe_count,
-                    placement,
-                    copies,
-                    also_zone,
-                };
-                if change.is_empty() && !inherit {
-                    let text = "nothing to set: give --stripe-unit, --stripe-count, --placement, \
-                                --copies, --also-zone or --inherit";
-                    return Err(Failure::new(2, text).into());
-                }
-                if let Some(unit) = stripe_unit.filter(|unit| !is_unit(unit.0)) {
-                    let text = format!(
-                        "a stripe unit of {unit}: take a power of two from 64 KiB to 64 MiB"
-                    );
-                    return Err(Failure::new(2, text).into());
-                }
-                // Checks all paths before the first change, so that a refusal changes nothing. The
-                // shard judges numbers for other servers than the present ones.
-                if change.placement.is_none() {
-                    paths.iter().try_for_each(|path| change.check(path))?;
-                }
-                for path in &paths {
-                    let result = if inherit {
-                        attributes::remove(path, attributes::LAYOUT)
-                    } else {
-                        change.apply(path)
-                    };
-                    result.with_context(|| format!("layout of {}", console::path(path)))?;
-                }
-                Ok(())
-            }
+            Self::Set(set) => set.run(),
         }
     }
 }
@@ -166,130 +95,4 @@ fn to_json(path: &Path, layout: &str) -> Value {
         fields.insert(name.to_owned(), value);
     }
     Value::Object(fields)
-}
-
-fn is_unit(bytes: u64) -> bool {
-    let range = u64::from(STRIPE_UNIT_MIN)..=u64::from(STRIPE_UNIT_MAX);
-    bytes.is_power_of_two() && range.contains(&bytes)
-}
-
-fn also_zone(text: &str) -> Result<String, String> {
-    let is_zone = text.parse::<u32>().is_ok_and(|zone| zone > 0);
-    match is_zone || matches!(text, "any" | "none") {
-        true => Ok(text.to_owned()),
-        false => Err("take the number of a zone, `any` or `none`".to_owned()),
-    }
-}
-
-/// Says why the shard refuses a copy in another zone.
-fn no_other_zone(error: anyhow::Error, zone: &str) -> anyhow::Error {
-    match error.downcast_ref::<rustix::io::Errno>() {
-        Some(&rustix::io::Errno::RANGE) => {
-            let text = match zone {
-                "any" => "no other zone has a target".to_owned(),
-                zone => format!("zone {zone} is the directory's own, or has no target"),
-            };
-            Failure::new(2, text)
-                .hint("`zonal status` lists the zones and their targets")
-                .into()
-        }
-        _ => error,
-    }
-}
-
-fn count(text: &str) -> Result<u16, String> {
-    if text == "all" {
-        return Ok(0);
-    }
-    let number = text.parse();
-    number.map_err(|_error| "take a number of targets, or `all`".to_owned())
-}
-
-/// The value of a layout's word `name=value`.
-fn word(layout: &str, name: &str) -> Option<String> {
-    let mut words = layout.split_ascii_whitespace();
-    words.find_map(|word| {
-        word.strip_prefix(name)?
-            .strip_prefix('=')
-            .map(str::to_owned)
-    })
-}
-
-/// New values of a directory's layout.
-struct LayoutChange {
-    unit: Option<ByteSize>,
-    count: Option<u16>,
-    placement: Option<String>,
-    copies: Option<u16>,
-    also_zone: Option<String>,
-}
-
-impl LayoutChange {
-    fn is_empty(&self) -> bool {
-        self.unit.is_none()
-            && self.count.is_none()
-            && self.placement.is_none()
-            && self.copies.is_none()
-            && self.also_zone.is_none()
-    }
-
-    /// Refuses a stripe count above the number of targets in the zone, and more copies than nodes
-    /// with targets.
-    fn check(&self, path: &Path) -> anyhow::Result<()> {
-        let now = attributes::get(path, attributes::LAYOUT)
-            .with_context(|| format!("layout of {}", console::path(path)))?;
-        let limit = |name: &str| word(&now, name).and_then(|number| number.parse::<u16>().ok());
-        let refuse = |asked: String, there: String, hint: String| {
-            let path = console::path(path);
-            let text = format!("{asked} for {path}: its zone has {there}; nothing was changed");
-            Err(Failure::new(2, text).hint(hint).into())
-        };
-        match (self.count, limit("targets")) {
-            (Some(count), Some(targets)) if count > targets => {
-                return refuse(
-                    format!("a stripe count of {count}"),
-                    format!("{targets} targets"),
-                    format!(
-                        "take 1 to {targets}, or `all`, which follows the number of targets in \
-                         the zone"
-                    ),
-                );
-            }
-            _ => {}
-        }
-        match (self.copies, limit("nodes")) {
-            (Some(copies), Some(nodes)) if copies > nodes => refuse(
-                format!("{copies} copies"),
-                format!("{nodes} nodes that store"),
-                format!("take 1 to {nodes}, or let more nodes join: `zonal node join`"),
-            ),
-            _ => Ok(()),
-        }
-    }
-
-    /// Sets the given values and keeps the directory's other ones.
-    fn apply(&self, path: &Path) -> anyhow::Result<()> {
-        let now = attributes::get(path, attributes::LAYOUT)?;
-        let redundancy = self.copies.map(|copies| match copies {
-            1 => "none".to_owned(),
-            copies => format!("copies:{copies}"),
-        });
-        let asked = [
-            ("unit", self.unit.map(|unit| unit.0.to_string())),
-            ("count", self.count.map(|count| count.to_string())),
-            ("redundancy", redundancy),
-            ("also_zone", self.also_zone.clone()),
-            ("placement", self.placement.clone()),
-        ];
-        let words = asked.into_iter().filter_map(|(name, value)| {
-            let value = value.or_else(|| word(&now, name))?;
-            Some(format!("{name}={value}"))
-        });
-        let value = words.collect::<Vec<_>>().join(" ");
-        let set = attributes::set(path, attributes::LAYOUT, value.as_bytes());
-        match &self.also_zone {
-            Some(zone) => set.map_err(|error| no_other_zone(error, zone)),
-            None => set,
-        }
-    }
 }

@@ -17,6 +17,7 @@ mod key_revoke;
 mod layout;
 mod layout_apply;
 mod layout_restripe;
+mod layout_set;
 mod locate;
 mod man;
 mod meta;

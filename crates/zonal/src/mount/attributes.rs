@@ -1,6 +1,7 @@
 //! Extended attributes for requests of commands to a mount.
 
 use crate::exit::{Failure, NOT_FOUND, USAGE};
+use rustix::fd::BorrowedFd;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::path::Path;
@@ -55,7 +56,43 @@ pub fn try_set(path: &Path, name: &str, value: &[u8]) -> Result<(), Errno> {
     rustix::fs::setxattr(path, name, value, XattrFlags::empty())
 }
 
-/// Removes an attribute.
-pub fn remove(path: &Path, name: &str) -> anyhow::Result<()> {
-    rustix::fs::removexattr(path, name).map_err(|error| explain(error, path))
+/// A directory by its path, or an open one.
+#[derive(Debug, Clone, Copy)]
+pub enum PathOrOpen<'a> {
+    Named(&'a Path),
+    Open(BorrowedFd<'a>),
+}
+
+impl PathOrOpen<'_> {
+    /// As the function [`get`].
+    pub fn get(self, name: &str) -> anyhow::Result<String> {
+        match self {
+            Self::Named(path) => get(path, name),
+            Self::Open(dir) => {
+                let mut buffer = vec![0_u8; 65_536];
+                let length = rustix::fs::fgetxattr(dir, name, &mut buffer[..])?;
+                buffer.truncate(length);
+                Ok(String::from_utf8(buffer)?)
+            }
+        }
+    }
+
+    /// As the function [`set`].
+    pub fn set(self, name: &str, value: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::Named(path) => set(path, name, value),
+            Self::Open(dir) => {
+                let flags = XattrFlags::empty();
+                Ok(rustix::fs::fsetxattr(dir, name, value, flags)?)
+            }
+        }
+    }
+
+    /// Removes an attribute, with the bare error.
+    pub fn try_remove(self, name: &str) -> Result<(), Errno> {
+        match self {
+            Self::Named(path) => rustix::fs::removexattr(path, name),
+            Self::Open(dir) => rustix::fs::fremovexattr(dir, name),
+        }
+    }
 }
