@@ -73,7 +73,7 @@ pub(super) fn pretend_mark(mut reply: MetaReply, mut targets: Vec<TargetId>) -> 
     reply
 }
 
-/// A planted bug: the file's state lacks the relocations that are under way.
+/// A planted bug: the file's state lacks the relocations and the new copies that are to be filled.
 pub(super) fn hide_relocations(plant: Plant, mut reply: MetaReply) -> MetaReply {
     if plant == Plant::RelocationsAreHidden
         && let MetaReply::Attr {
@@ -82,7 +82,8 @@ pub(super) fn hide_relocations(plant: Plant, mut reply: MetaReply) -> MetaReply 
         | MetaReply::Opened { data, .. } = &mut reply
     {
         for component in &mut data.layout.components {
-            let is_told = |of: &Relocation| of.state != RelocationState::Filling;
+            let is_hidden = [RelocationState::Filling, RelocationState::Missing];
+            let is_told = |of: &Relocation| !is_hidden.contains(&of.state);
             component.relocations.retain(is_told);
         }
     }
