@@ -12,7 +12,7 @@ mod native_files;
 mod verified_files;
 
 use cell::{Cell, code, kill, said, zonal};
-use copied_files::{connect, make_dir, pattern};
+use copied_files::{connect, make_dir, map, pattern, target_of};
 use native_files::write;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -29,21 +29,6 @@ fn content(seed: usize) -> Vec<u8> {
     let mut bytes = pattern(seed);
     bytes.iter_mut().for_each(|byte| *byte = (*byte).max(1));
     bytes
-}
-
-fn map(cell: &Cell) -> Value {
-    serde_json::from_str(&cell.runs(&["zone-map", "show", "--json"])).unwrap()
-}
-
-fn target_of(cell: &Cell, name: &str) -> String {
-    let address = Value::from(cell.address(name, false).to_string());
-    let map = map(cell);
-    let find = |list: &str, key: &str, wanted: &Value| {
-        let mut entries = map[list].as_array().unwrap().iter();
-        entries.find(|entry| entry[key] == *wanted).unwrap()["id"].clone()
-    };
-    let node = find("nodes", "address", &address);
-    find("targets", "node", &node).to_string()
 }
 
 /// A cell whose files lie on three of four targets, all of which take files then.

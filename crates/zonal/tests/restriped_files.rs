@@ -13,7 +13,7 @@ mod native_files;
 mod verified_files;
 
 use cell::{Cell, code, said};
-use copied_files::{connect, make_dir, pattern};
+use copied_files::{connect, make_dir, pattern, target_of};
 use mounted::{Mounted, can_mount};
 use native_files::{read, write};
 use rustix::fs::XattrFlags;
@@ -34,21 +34,6 @@ const OPTIONS: [&str; 3] = ["--no-key", "--capacity", "512 MiB"];
 const WITHIN: Duration = Duration::from_secs(90);
 const MIB: usize = 1 << 20;
 const FAILED: i32 = 1;
-
-fn map(cell: &Cell) -> Value {
-    serde_json::from_str(&cell.runs(&["zone-map", "show", "--json"])).unwrap()
-}
-
-fn target_of(cell: &Cell, name: &str) -> String {
-    let address = Value::from(cell.address(name, false).to_string());
-    let map = map(cell);
-    let find = |list: &str, key: &str, wanted: &Value| {
-        let mut entries = map[list].as_array().unwrap().iter();
-        entries.find(|entry| entry[key] == *wanted).unwrap()["id"].clone()
-    };
-    let node = find("nodes", "address", &address);
-    find("targets", "node", &node).to_string()
-}
 
 /// A cell whose files lie on two of four targets.
 fn narrow_cell(name: &str) -> Cell {

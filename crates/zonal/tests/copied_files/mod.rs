@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use crate::cell::Cell;
+use serde_json::Value;
 use std::time::{Duration, Instant};
 use zonal_native::{CellId, ConnectOptions, Identity, Native, NodeId, Role, User, ZoneId};
 
@@ -37,4 +38,20 @@ pub fn pattern(seed: usize) -> Vec<u8> {
     (0..2 * MIB + 777)
         .map(|at| u8::try_from(((at >> 12) * 7 + seed) % 251).unwrap())
         .collect()
+}
+
+pub fn map(cell: &Cell) -> Value {
+    serde_json::from_str(&cell.runs(&["zone-map", "show", "--json"])).unwrap()
+}
+
+/// The number of a server's target.
+pub fn target_of(cell: &Cell, name: &str) -> String {
+    let address = Value::from(cell.address(name, false).to_string());
+    let map = map(cell);
+    let find = |list: &str, key: &str, wanted: &Value| {
+        let mut entries = map[list].as_array().unwrap().iter();
+        entries.find(|entry| entry[key] == *wanted).unwrap()["id"].clone()
+    };
+    let node = find("nodes", "address", &address);
+    find("targets", "node", &node).to_string()
 }

@@ -58,6 +58,19 @@ pub(super) fn layout(map: &ZoneMap) -> Layout {
     }
 }
 
+/// A file with this layout.
+pub(super) fn file(layout: Layout) -> Inode {
+    let mut inode = Inode::new(
+        Ino(5),
+        FileKind::File,
+        Ino(1),
+        ZoneId(1),
+        Timestamp::default(),
+    );
+    inode.layout = layout;
+    inode
+}
+
 fn place(
     layout: &Layout,
     map: &ZoneMap,
@@ -183,14 +196,7 @@ fn an_object_goes_only_where_its_bytes_have_room() {
 #[test]
 fn the_only_filled_copy_of_a_column_is_not_marked_for_another_column() {
     let map = map();
-    let mut inode = Inode::new(
-        Ino(5),
-        FileKind::File,
-        Ino(1),
-        ZoneId(1),
-        Timestamp::default(),
-    );
-    inode.layout = layout(&map);
+    let mut inode = file(layout(&map));
     let component = &mut inode.layout.components[0];
     component.count = 2;
     component.redundancy = Redundancy::Copies { copies: 2, step: 1 };

@@ -1,10 +1,10 @@
 //! Tests of files that get fewer copies.
 
 use super::super::forget_deleted;
-use super::super::tests::{fenced, layout, map};
+use super::super::tests::{fenced, file, layout, map};
 use super::*;
 use crate::inode::Inode;
-use zonal_types::{FileKind, Ino, StripeSetId, Timestamp, ZoneId};
+use zonal_types::{StripeSetId, ZoneId};
 use zonal_zonemap::MapEdit;
 
 const OBJECT: Column = Column(0);
@@ -139,14 +139,7 @@ fn copies_stay_after_all_where_no_other_one_is_whole() {
 #[test]
 fn a_mark_that_would_leave_no_whole_copy_keeps_those_that_were_to_go() {
     let map = map();
-    let mut inode = Inode::new(
-        Ino(5),
-        FileKind::File,
-        Ino(1),
-        ZoneId(1),
-        Timestamp::default(),
-    );
-    inode.layout = tripled(&map);
+    let mut inode = file(tripled(&map));
     let first = target(&inode.layout, &map, 0);
     let third = target(&inode.layout, &map, 2);
     begin_one(&mut inode.layout, &map, 1).unwrap();
